@@ -136,8 +136,9 @@ def run_npm(*arguments: str) -> None:
     done = subprocess.run(command, cwd=ROOT, env=environment(npm[0]), stdout=sys.stderr)
     if done.returncode != 0:
         raise AssetError(
-            f"`npm {' '.join(arguments)}` failed (see above). EINTEGRITY means that a package's content is not\n"
-            "what package-lock.json recorded; a network error means that the npm registry was out of reach."
+            f"`npm {' '.join(arguments)}` failed (see above). EINTEGRITY means that a package's content\n"
+            "is not what package-lock.json recorded; a network error means that the npm\n"
+            "registry was out of reach."
         )
 
 
