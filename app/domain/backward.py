@@ -1,0 +1,101 @@
+"""Backward rows from forward rows: one rule for each kind of operation, so that no block states its gradient twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.domain.blocks.context import StepContext
+from app.domain.cost import Op
+
+FLASH_BACKWARD_EXECUTED = 2.5
+"""IO-aware attention backward issues five matrix products where the forward pass has two (F-3.3)."""
+
+
+def backward_of(op: Op, ctx: StepContext) -> list[Op]:
+    """What the backward pass does for one forward row.
+
+    A product becomes two: the gradient of its input and the gradient of its weights, which is written once (read and
+    written when micro-batches accumulate, F-4.11). Attention counts 2.0 times its forward FLOP as useful and 2.5 times
+    as executed (F-3.3). Collectives mirror (F-7.1). Copies run the other way round. The loss already wrote its
+    gradient in the forward pass.
+    """
+    if op.kind == "gemm":
+        passes = 1.0 if ctx.micro_batches == 1 else 2.0
+        return [
+            replace(
+                op,
+                name=f"{op.name}, input gradient",
+                direction="backward",
+                kv_read=0.0,
+                kv_write=0.0,
+                act_read=op.act_write,
+                act_write=op.act_read,
+            ),
+            replace(
+                op,
+                name=f"{op.name}, weight gradient",
+                direction="backward",
+                weights=0.0,
+                kv_read=0.0,
+                kv_write=0.0,
+                state=op.weights / ctx.weight * ctx.gradient * passes,
+                act_read=op.act_read + op.act_write,
+                act_write=0.0,
+            ),
+        ]
+    if op.kind == "attention":
+        return [
+            replace(
+                op,
+                name=f"{op.name}, backward",
+                direction="backward",
+                flop=2.0 * op.flop,
+                executed=FLASH_BACKWARD_EXECUTED * op.flop,
+                act_read=op.act_read + 2.0 * op.act_write,
+                act_write=op.act_read,
+            )
+        ]
+    if op.kind == "elementwise":
+        if op.name == "cross-entropy":
+            return []
+        return [
+            replace(
+                op,
+                name=f"{op.name}, backward",
+                direction="backward",
+                flop=2.0 * op.flop,
+                act_read=op.act_read + op.act_write,
+                act_write=op.act_read,
+            )
+        ]
+    if op.kind == "copy":
+        return [
+            replace(
+                op,
+                name=f"{op.name}, backward",
+                direction="backward",
+                act_read=op.act_write,
+                act_write=op.act_read,
+            )
+        ]
+    if op.kind == "collective":
+        return [replace(op, name=f"{op.name}, backward", direction="backward")]
+    if op.kind == "gather":
+        return [
+            replace(
+                op,
+                name=f"{op.name}, backward",
+                direction="backward",
+                weights=0.0,
+                state=op.weights / ctx.weight * ctx.gradient,
+                act_read=op.act_write,
+                act_write=0.0,
+            )
+        ]
+    raise AssertionError(f"no backward rule for {op.kind}")
+
+
+def recomputed(op: Op) -> Op:
+    """A forward row run again in the backward pass: executed, but not useful."""
+    executed = op.flop if op.executed is None else op.executed
+    return replace(op, name=f"{op.name}, recomputed", direction="recompute", flop=0.0, executed=executed)

@@ -1,0 +1,1 @@
+"""Dimensions to rows of the cost table: one module a kind of block."""

@@ -1,0 +1,267 @@
+"""Attention layers: projections, cache, scores and values, forward and backward."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from app.domain.blocks.context import StepContext
+from app.domain.cost import Op, elementwise, gemm
+from app.domain.model import Attention, LatentAttention
+from app.domain.units import Grid
+
+
+def attended_pairs(
+    seq_len: Grid, context_len: Grid, *, causal: bool = True, window: int | None = None, chunked: bool = False
+) -> Grid:
+    """(query, key) pairs of one sequence: `seq_len` new queries on top of `context_len` cached keys (F-3.2).
+
+    `window` keys at most per query, itself included; with `chunked` a query sees only its own block of `window` tokens.
+    Without `causal` every query sees every key.
+    """
+    q, c = seq_len, context_len
+    if not causal:
+        return q * (q + c)
+    if window is None:
+        return q * c + q * (q + 1) / 2
+    if chunked:
+        return _chunk_sum(c + q, window) - _chunk_sum(c, window)
+    growing = np.clip(window - np.asarray(c), 0, q)  # queries that still see everything before them
+    pairs = growing * c + growing * (growing + 1) / 2 + (q - growing) * window
+    return float(pairs) if np.ndim(pairs) == 0 else pairs
+
+
+def _chunk_sum(n: Grid, chunk: int) -> Grid:
+    """Keys seen by the first `n` positions together when each sees only its own chunk."""
+    whole = np.floor_divide(n, chunk)
+    rest = n - whole * chunk
+    return whole * chunk * (chunk + 1) / 2 + rest * (rest + 1) / 2
+
+
+def cached_tokens_read(context_len: Grid, attention: Attention | LatentAttention) -> Grid:
+    """Cached tokens of one sequence that some query of the step must see."""
+    if isinstance(attention, Attention) and attention.window is not None:
+        if attention.kind == "chunked":
+            return np.remainder(context_len, attention.window)
+        # the oldest of the window's keys is the new token's own past: the token itself is one of the window
+        return np.minimum(context_len, attention.window - 1)
+    return context_len
+
+
+def attention_pairs(ctx: StepContext, attention: Attention | LatentAttention) -> Grid:
+    """Pairs of the whole batch."""
+    window = attention.window if isinstance(attention, Attention) else None
+    chunked = isinstance(attention, Attention) and attention.kind == "chunked"
+    causal = not (isinstance(attention, Attention) and attention.kind == "bidirectional")
+    return ctx.batch * attended_pairs(ctx.seq_len, ctx.context_len, causal=causal, window=window, chunked=chunked)
+
+
+def local_kv_heads(ctx: StepContext, attention: Attention) -> Grid:
+    """KV heads of one rank; with more ranks than heads each rank keeps a copy of one (F-5.1)."""
+    heads = np.maximum(np.ceil(attention.kv_heads / np.asarray(ctx.tp, dtype=np.float64)), 1.0)
+    return float(heads) if np.ndim(heads) == 0 else heads
+
+
+def attention_rows(ctx: StepContext, attention: Attention, count: float) -> list[Op]:
+    """Rows of `count` multi-head attention layers (F-2.1, F-3.2, F-4.4, F-4.5, F-4.7)."""
+    heads = ctx.divide_heads(attention.heads, "num_attention_heads")
+    kv_heads = local_kv_heads(ctx, attention) if attention.own_kv else 0.0
+    t, h = ctx.tokens, ctx.hidden
+    q_width = heads * attention.head_dim
+    o_width = heads * attention.v_head_dim
+    kv_width = kv_heads * (attention.head_dim + attention.v_head_dim)
+    read_width = local_kv_heads(ctx, attention) * (attention.head_dim + attention.v_head_dim)
+    pairs = attention_pairs(ctx, attention)
+    flop = 2.0 * heads * (attention.head_dim + attention.v_head_dim) * pairs
+
+    rows = [
+        gemm(
+            "qkv projection",
+            "attention",
+            m=t,
+            n=q_width + kv_width,
+            k=h,
+            dtype=ctx.product,
+            weight=ctx.weight,
+            activation=ctx.activation,
+            count=count,
+            formula="2 tokens hidden (heads head_dim + kv_heads (head_dim + v_head_dim)) / tp",
+        ),
+        Op(
+            "rotary and cache append",
+            "attention",
+            "elementwise",
+            count=count,
+            pipe="vector",
+            dtype="fp32",
+            flop=6.0 * t * (q_width + kv_width / 2),
+            act_read=t * (q_width + kv_width) * ctx.activation,
+            act_write=t * q_width * ctx.activation + (t * kv_width * ctx.activation if ctx.training else 0.0),
+            kv_write=0.0 if ctx.training else t * kv_width * ctx.kv,
+            formula="tokens kv_width kv_bytes written to the cache",
+        ),
+        Op(
+            "attention",
+            "attention",
+            "attention",
+            count=count,
+            pipe="tensor",
+            dtype=ctx.attention_product,
+            flop=flop,
+            exponentials=heads * pairs,
+            kv_read=0.0
+            if ctx.training
+            else ctx.batch * cached_tokens_read(ctx.context_len, attention) * read_width * ctx.kv,
+            act_read=t * (q_width + read_width) * ctx.activation,
+            act_write=t * o_width * ctx.activation,
+            formula="2 heads (head_dim + v_head_dim) pairs / tp",
+        ),
+        gemm(
+            "output projection",
+            "attention",
+            m=t,
+            n=h,
+            k=o_width,
+            dtype=ctx.product,
+            weight=ctx.weight,
+            activation=ctx.activation,
+            count=count,
+            formula="2 tokens heads v_head_dim hidden / tp",
+        ),
+    ]
+    if attention.qk_norm is not None:
+        rows.insert(
+            1,
+            elementwise(
+                "query and key norm",
+                "attention",
+                elements=t * (q_width + kv_heads * attention.head_dim),
+                reads=1,
+                writes=1,
+                activation=ctx.activation,
+                flop_per_element=4,
+                count=count,
+            ),
+        )
+    rows.append(ctx.all_reduce("attention all-reduce", "attention", count))
+    return rows
+
+
+def latent_attention_rows(ctx: StepContext, mla: LatentAttention, count: float) -> list[Op]:
+    """Rows of `count` MLA layers (F-2.2): absorbed in decode, unabsorbed in prefill and training (F-3.2).
+
+    Absorbed: queries are mapped into the latent space and attend to the latent itself, so the cache is read once for
+    all heads. Unabsorbed: the latent of every visible token is expanded to keys and values first.
+    The latent is not divided by tensor parallelism: each rank keeps all of it (F-5.1).
+    """
+    heads = ctx.divide_heads(mla.heads, "num_attention_heads")
+    t, h = ctx.tokens, ctx.hidden
+    q_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+    pairs = attention_pairs(ctx, mla)
+    absorbed = ctx.workload.phase == "decode"
+
+    def product(name: str, m: Grid, n: Grid, k: Grid, formula: str, groups: Grid = 1.0) -> Op:
+        return gemm(
+            name,
+            "attention",
+            m=m,
+            n=n,
+            k=k,
+            dtype=ctx.product,
+            weight=ctx.weight,
+            activation=ctx.activation,
+            count=count,
+            groups=groups,
+            formula=formula,
+        )
+
+    rows: list[Op] = []
+    if mla.q_lora_rank is not None:
+        rows.append(
+            product("query and latent down", t, mla.q_lora_rank + mla.cached_elements, h, "2 tokens hidden ranks")
+        )
+        rows.append(product("query up", t, heads * q_dim, mla.q_lora_rank, "2 tokens q_rank heads q_dim / tp"))
+    else:
+        rows.append(product("latent down", t, mla.cached_elements, h, "2 tokens hidden (kv_rank + rope)"))
+        rows.append(product("query projection", t, heads * q_dim, h, "2 tokens hidden heads q_dim / tp"))
+    rows.append(
+        Op(
+            "latent norm, rotary and cache append",
+            "attention",
+            "elementwise",
+            count=count,
+            pipe="vector",
+            dtype="fp32",
+            flop=6.0 * t * (heads * mla.qk_rope_head_dim + mla.cached_elements),
+            act_read=t * (heads * mla.qk_rope_head_dim + mla.cached_elements) * ctx.activation,
+            act_write=t * (heads * mla.qk_rope_head_dim) * ctx.activation
+            + (t * mla.cached_elements * ctx.activation if ctx.training else 0.0),
+            kv_write=0.0 if ctx.training else t * mla.cached_elements * ctx.kv,
+            formula="tokens (kv_rank + rope) kv_bytes written to the cache",
+        )
+    )
+    kv_read = 0.0 if ctx.training else ctx.batch * ctx.context_len * mla.cached_elements * ctx.kv
+    if absorbed:
+        rows.append(
+            product(
+                "query absorb",
+                t,
+                mla.kv_lora_rank,
+                mla.qk_nope_head_dim,
+                "2 tokens nope kv_rank a head",
+                heads,
+            )
+        )
+        rows.append(
+            Op(
+                "attention",
+                "attention",
+                "attention",
+                count=count,
+                pipe="tensor",
+                dtype=ctx.attention_product,
+                flop=2.0 * heads * (2 * mla.kv_lora_rank + mla.qk_rope_head_dim) * pairs,
+                exponentials=heads * pairs,
+                kv_read=kv_read,
+                act_read=t * (heads + 1) * mla.cached_elements * ctx.activation,
+                act_write=t * heads * mla.kv_lora_rank * ctx.activation,
+                formula="2 heads (2 kv_rank + rope) pairs / tp",
+            )
+        )
+        rows.append(
+            product("value absorb", t, mla.v_head_dim, mla.kv_lora_rank, "2 tokens kv_rank v_dim a head", heads)
+        )
+    else:
+        visible = ctx.batch * (ctx.context_len + ctx.seq_len)
+        rows.append(
+            replace(
+                product(
+                    "key and value up",
+                    visible,
+                    heads * (mla.qk_nope_head_dim + mla.v_head_dim),
+                    mla.kv_lora_rank,
+                    "2 visible tokens kv_rank heads (nope + v_dim) / tp",
+                ),
+                kv_read=kv_read,
+            )
+        )
+        rows.append(
+            Op(
+                "attention",
+                "attention",
+                "attention",
+                count=count,
+                pipe="tensor",
+                dtype=ctx.attention_product,
+                flop=2.0 * heads * (q_dim + mla.v_head_dim) * pairs,
+                exponentials=heads * pairs,
+                act_read=(t * heads * q_dim + visible * heads * (mla.qk_nope_head_dim + mla.v_head_dim))
+                * ctx.activation,
+                act_write=t * heads * mla.v_head_dim * ctx.activation,
+                formula="2 heads (nope + rope + v_dim) pairs / tp",
+            )
+        )
+    rows.append(product("output projection", t, h, heads * mla.v_head_dim, "2 tokens heads v_dim hidden / tp"))
+    rows.append(ctx.all_reduce("attention all-reduce", "attention", count))
+    return rows

@@ -1,0 +1,226 @@
+"""The cost table: what a workload asks of a device, operation by operation, before any device is named.
+
+Every page, estimate and chart is a view of this table. A row is one operation of the modelled device (the one on the
+critical path); its columns say what ONE execution costs, and `count` how often a step executes it.
+Columns are arrays of shape `(operations, *sweep)`: a single question is a sweep of shape `()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.domain.units import Bytes, Flop, Grid
+
+Array: TypeAlias = NDArray[np.float64]
+Pipe: TypeAlias = Literal["tensor", "vector", "none"]
+Tier: TypeAlias = Literal["scale_up", "scale_out"]
+Direction: TypeAlias = Literal["forward", "backward", "recompute", "optimizer"]
+Kind: TypeAlias = Literal["gemm", "attention", "elementwise", "copy", "gather", "collective", "optimizer"]
+
+TIERS: tuple[Tier, ...] = ("scale_up", "scale_out")
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One row as its block states it. All quantities are per execution and per device.
+
+    flop          useful floating-point operations (a multiply-add is two)
+    executed      operations really issued: recomputed scores and forward passes included
+    exponentials  evaluations on the special-function unit
+    weights       bytes of weights read
+    kv_read/kv_write      bytes of the KV cache
+    state         bytes of gradients and optimizer state, read and written
+    act_read/act_write    bytes of activations; they may stay in cache between two operations
+    net           bytes sent one way on each tier, by the ring algorithm
+    net_in_switch bytes sent one way where the switch reduces (None: the switch cannot help)
+    """
+
+    name: str
+    stage: str
+    kind: Kind
+    count: Grid = 1.0
+    direction: Direction = "forward"
+    pipe: Pipe = "none"
+    dtype: str = ""
+    flop: Grid = 0.0
+    executed: Grid | None = None
+    exponentials: Grid = 0.0
+    weights: Grid = 0.0
+    kv_read: Grid = 0.0
+    kv_write: Grid = 0.0
+    state: Grid = 0.0
+    act_read: Grid = 0.0
+    act_write: Grid = 0.0
+    net: Mapping[Tier, Grid] = field(default_factory=dict)
+    net_in_switch: Mapping[Tier, Grid] | None = None
+    launches: Grid = 1.0
+    formula: str = ""
+
+
+COLUMNS: tuple[str, ...] = (
+    "count",
+    "flop",
+    "executed",
+    "exponentials",
+    "weights",
+    "kv_read",
+    "kv_write",
+    "state",
+    "act_read",
+    "act_write",
+    "launches",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """Operations as rows, costs as columns of shape `(operations, *sweep)`.
+
+    `tokens` is what one step of all devices together processes (train, prefill) or emits (decode); `devices` how many
+    devices run it. `assumptions` lists every default and simplification that shaped the rows.
+    """
+
+    ops: tuple[Op, ...]
+    columns: Mapping[str, Array]
+    net: Mapping[Tier, Array]
+    net_in_switch: Mapping[Tier, Array]
+    tokens: Grid
+    devices: Grid
+    assumptions: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, ops: list[Op], *, tokens: Grid, devices: Grid = 1.0, assumptions: tuple[str, ...] = ()) -> CostTable:
+        """Stack rows into columns. Rows whose count is zero everywhere are dropped."""
+        rows = tuple(op for op in ops if np.any(np.asarray(op.count) > 0))
+        values = {name: [_cell(op, name) for op in rows] for name in COLUMNS}
+        net = {tier: [op.net.get(tier, 0.0) for op in rows] for tier in TIERS}
+        in_switch = {
+            tier: [(op.net if op.net_in_switch is None else op.net_in_switch).get(tier, 0.0) for op in rows]
+            for tier in TIERS
+        }
+        cells = [v for column in (*values.values(), *net.values(), *in_switch.values()) for v in column]
+        shape = np.broadcast_shapes(
+            np.shape(tokens), np.shape(devices), *{np.shape(v) for v in cells if not isinstance(v, float)}
+        )
+        return cls(
+            ops=rows,
+            columns={name: _stack(column, shape) for name, column in values.items()},
+            net={tier: _stack(column, shape) for tier, column in net.items()},
+            net_in_switch={tier: _stack(column, shape) for tier, column in in_switch.items()},
+            tokens=tokens,
+            devices=devices,
+            assumptions=assumptions,
+        )
+
+    def __getitem__(self, name: str) -> Array:
+        return self.columns[name]
+
+    def total(self, name: str) -> Array:
+        """Sum of a column over the step: each row's value times its count."""
+        return np.asarray((self.columns[name] * self.columns["count"]).sum(axis=0))
+
+    def streamed_bytes(self) -> Array:
+        """Bytes that cross HBM whatever the cache: weights, KV cache, gradients and optimizer state."""
+        c = self.columns
+        return np.asarray(c["weights"] + c["kv_read"] + c["kv_write"] + c["state"])
+
+    def hbm_bytes(self, cache: Bytes = 0.0) -> Array:
+        """Fewest HBM bytes of one execution of each row, on a device whose last-level cache holds `cache` bytes.
+
+        Activations are handed from one operation to the next. Up to `cache` bytes of what an operation reads can still
+        lie in cache from its producer, and up to `cache` bytes of what it writes can wait there for its consumer, so
+        only the rest must cross HBM. Weights, KV cache and optimizer state do not profit: they are too large to
+        survive from one step to the next.
+        """
+        read = np.maximum(self.columns["act_read"] - cache, 0.0)
+        written = np.maximum(self.columns["act_write"] - cache, 0.0)
+        return np.asarray(self.streamed_bytes() + read + written)
+
+
+def _cell(op: Op, name: str) -> Grid:
+    if name == "executed":
+        return op.flop if op.executed is None else op.executed
+    value: Grid = getattr(op, name)
+    return value
+
+
+def _stack(column: list[Grid], shape: tuple[int, ...]) -> Array:
+    if shape == ():
+        return np.array(column, dtype=np.float64)
+    return np.stack([np.broadcast_to(np.asarray(v, dtype=np.float64), shape) for v in column])
+
+
+def gemm(
+    name: str,
+    stage: str,
+    *,
+    m: Grid,
+    n: Grid,
+    k: Grid,
+    dtype: str,
+    weight: Bytes,
+    activation: Bytes,
+    output: Bytes | None = None,
+    count: Grid = 1.0,
+    groups: Grid = 1.0,
+    direction: Direction = "forward",
+    formula: str = "2 m n k",
+) -> Op:
+    """A product of activations (m x k) with weights (k x n), `groups` times with weights of their own.
+
+    `weight`, `activation` and `output` are bytes per element. FLOP by F-3.1, bytes by F-4.1.
+    """
+    out = activation if output is None else output
+    return Op(
+        name=name,
+        stage=stage,
+        kind="gemm",
+        count=count,
+        direction=direction,
+        pipe="tensor",
+        dtype=dtype,
+        flop=2.0 * m * n * k * groups,
+        weights=1.0 * k * n * weight * groups,
+        act_read=1.0 * m * k * activation * groups,
+        act_write=1.0 * m * n * out * groups,
+        formula=formula,
+    )
+
+
+def elementwise(
+    name: str,
+    stage: str,
+    *,
+    elements: Grid,
+    reads: float,
+    writes: float,
+    activation: Bytes,
+    flop_per_element: float,
+    count: Grid = 1.0,
+    exponentials: Grid = 0.0,
+    direction: Direction = "forward",
+    launches: float = 1.0,
+    formula: str = "",
+) -> Op:
+    """A pointwise or row-wise operation over `elements`, reading and writing that many tensors of that size (F-4.6)."""
+    flop: Flop | Grid = 1.0 * elements * flop_per_element
+    return Op(
+        name=name,
+        stage=stage,
+        kind="elementwise",
+        count=count,
+        direction=direction,
+        pipe="vector",
+        dtype="fp32",
+        flop=flop,
+        exponentials=exponentials,
+        act_read=elements * reads * activation,
+        act_write=elements * writes * activation,
+        launches=launches,
+        formula=formula or f"{flop_per_element:g} per element; reads {reads:g}, writes {writes:g}",
+    )

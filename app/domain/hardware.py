@@ -1,0 +1,115 @@
+"""One device and its links, as cited or measured. Every figure is SI; a missing one is None, never a guess."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from app.domain.errors import MissingFigure
+from app.domain.units import Bytes, BytesPerSecond, FlopPerSecond, PerSecond, Seconds, Watts
+
+
+@dataclass(frozen=True, slots=True)
+class FigureSource:
+    """Where some figures of a profile come from.
+
+    `fields` are dotted names in the catalogue's own shape (`peak.flop_per_s.bf16`, `memory_bytes`); a name also covers
+    everything below it. `read` says how the source was read: primary, secondary, derived, measured or recalled
+    (`entered` for what a team typed).
+    """
+
+    fields: tuple[str, ...]
+    read: str
+    url: str | None = None
+    note: str | None = None
+
+    def covers(self, field_name: str) -> bool:
+        return any(field_name == f or field_name.startswith(f + ".") for f in self.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A fabric as one device sees it. `bandwidth` is one way, per device; a pair may get less (`peer_to_peer`)."""
+
+    name: str
+    bandwidth: BytesPerSecond | None
+    domain_size: int = 1
+    peer_to_peer: BytesPerSecond | None = None
+    topology: str | None = None
+    note: str | None = None
+    in_network_reduction: bool = False
+    """Whether the fabric's switches can reduce (NVLink SHARP): an all-reduce then sends its array only once."""
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareProfile:
+    """A device with peak (vendor, dense) and achievable (measured or published) ceilings.
+
+    `peak` and `achievable_flop` map a precision name to FLOP/s (`fp32`, `fp64` are vector rates, `fp64_tensor`, `tf32`
+    and below are matrix-unit rates). `peak_exponentials` is exponentials per second of the special-function units.
+    """
+
+    id: str
+    name: str
+    vendor: str
+    memory_capacity: Bytes | None
+    memory_bandwidth: BytesPerSecond | None
+    peak: Mapping[str, FlopPerSecond]
+    architecture: str | None = None
+    generation: str | None = None
+    device_class: str | None = None
+    status: str | None = None
+    release_year: int | None = None
+    form_factor: str | None = None
+    memory_type: str | None = None
+    memory_note: str | None = None
+    achievable_flop: Mapping[str, FlopPerSecond] = field(default_factory=dict)
+    achievable_memory_bandwidth: BytesPerSecond | None = None
+    achievable_scale_up_bandwidth: BytesPerSecond | None = None
+    achievable_note: str | None = None
+    peak_exponentials: PerSecond | None = None
+    l2_capacity: Bytes | None = None
+    last_level_cache_capacity: Bytes | None = None
+    shared_memory_per_unit: Bytes | None = None
+    compute_units: int | None = None
+    boost_clock: PerSecond | None = None
+    scale_up: Link | None = None
+    scale_out: Link | None = None
+    pcie_bandwidth: BytesPerSecond | None = None
+    board_power: Watts | None = None
+    launch_overhead: Seconds | None = None
+    graph_node_overhead: Seconds | None = None
+    compute_unit_kind: str | None = None
+    compute_capability: str | None = None
+    gfx: str | None = None
+    tile_facts: Mapping[str, Any] = field(default_factory=dict)
+    registers_note: str | None = None
+    accumulate_note: str | None = None
+    notes: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    sources: tuple[FigureSource, ...] = ()
+    shipped: bool = True
+    copied_from: str | None = None
+
+    def peak_flop(self, precision: str) -> FlopPerSecond:
+        """Dense vendor peak of a precision. Raises MissingFigure; another precision's peak is never scaled."""
+        value = self.peak.get(precision)
+        if value is None:
+            known = ", ".join(sorted(self.peak)) or "none"
+            raise MissingFigure(self.name, f"peak {precision} throughput", f"the profile has {known}")
+        return value
+
+    @property
+    def cache_capacity(self) -> Bytes | None:
+        """The largest cache in front of memory: what a working set must exceed to need HBM at all."""
+        known = [c for c in (self.l2_capacity, self.last_level_cache_capacity) if c is not None]
+        return max(known) if known else None
+
+    def sources_of(self, field_name: str) -> tuple[FigureSource, ...]:
+        """The sources whose fields cover `field_name` (catalogue spelling)."""
+        return tuple(s for s in self.sources if s.covers(field_name))
+
+    def renamed(self, id_: str, name: str) -> HardwareProfile:
+        """A team's own copy of this profile; the original keeps its aliases."""
+        return replace(self, id=id_, name=name, aliases=(), shipped=False, copied_from=self.id)

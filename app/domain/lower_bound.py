@@ -1,0 +1,266 @@
+"""The bound: a cost table on a hardware profile.
+
+`T >= max(F / P, B_hbm / BW, B_net / BW_net, launches t) + T_sync + T_imbalance` (formula F-1.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from app.domain.cost import TIERS, Array, CostTable, Tier
+from app.domain.errors import InvalidInput, MissingFigure
+from app.domain.hardware import HardwareProfile
+from app.domain.precision import PRECISIONS
+from app.domain.units import Bytes, BytesPerSecond, FlopPerSecond, Grid, PerSecond, Seconds
+
+CeilingChoice: TypeAlias = Literal["peak", "achievable"]
+RESOURCES: tuple[str, ...] = ("compute", "hbm", "net", "launch", "sync", "imbalance")
+"""The terms of a bound, in the order that every table and chart shows them."""
+
+UNKNOWN_CACHE: Bytes = 32 * 2.0**20
+"""Last-level cache taken where a profile states none: larger than on most devices without a figure (judgement)."""
+
+LEAST_LAUNCH: Seconds = 1.64e-6
+"""Launch cost taken where a profile states none: the smallest queued-kernel cost in the catalogue (NVIDIA L40)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """The roofs a table is held against: rates of one device.
+
+    `flop` maps a peak name to FLOP/s, `links` a tier to bytes/s one way. `names` says for every roof where it comes
+    from (`peak`, `achievable`, or `peak, raised to the measured ...`), `assumptions` what stands for a missing figure.
+    """
+
+    flop: Mapping[str, FlopPerSecond]
+    memory: BytesPerSecond
+    links: Mapping[Tier, BytesPerSecond]
+    exponentials: PerSecond | None
+    launch: Seconds
+    cache: Bytes
+    in_switch_reduction: bool
+    profile: str
+    names: Mapping[str, str] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+
+    def flop_rate(self, dtype: str) -> FlopPerSecond:
+        """Roof of products of a precision. Raises MissingFigure with the precisions the profile has."""
+        key = PRECISIONS[dtype].peak
+        rate = self.flop.get(key)
+        if rate is None:
+            raise MissingFigure(
+                self.profile, f"peak {key} throughput", f"it has {', '.join(sorted(self.flop)) or 'none'}"
+            )
+        return rate
+
+    def link_rate(self, tier: Tier) -> BytesPerSecond:
+        rate = self.links.get(tier)
+        if rate is None:
+            raise MissingFigure(self.profile, f"{tier.replace('_', '-')} link bandwidth", "give the profile a link")
+        return rate
+
+
+def ceilings(profile: HardwareProfile, choice: CeilingChoice = "peak") -> Ceilings:
+    """The roofs of a profile.
+
+    `peak` takes vendor dense peaks. Where somebody measured more than the vendor states (consumer cards that boost
+    above their nominal clock), the measurement is the roof: a bound that reality has beaten bounds nothing.
+    `achievable` takes measured ceilings where the profile has them and peaks elsewhere, and says which.
+    Raises MissingFigure without a memory bandwidth.
+    """
+    if choice not in ("peak", "achievable"):
+        raise InvalidInput(("ceilings",), f"unknown ceilings {choice!r}: use peak or achievable")
+    if profile.memory_bandwidth is None:
+        raise MissingFigure(profile.name, "memory bandwidth", "a roofline needs one")
+    names: dict[str, str] = {}
+    notes: list[str] = []
+
+    def roof(name: str, peak: float, measured: float | None) -> float:
+        if choice == "achievable":
+            names[name] = "achievable" if measured is not None else "peak"
+            if measured is None:
+                notes.append(f"No measured ceiling for {name}: the vendor peak is used.")
+            return peak if measured is None else measured
+        if measured is not None and measured > peak:
+            names[name] = "peak, raised to the measured ceiling"
+            notes.append(f"{name}: somebody measured more than the vendor peak, so the measurement is the roof.")
+            return measured
+        names[name] = "peak"
+        return peak
+
+    flop = {key: roof(key, rate, profile.achievable_flop.get(key)) for key, rate in profile.peak.items()}
+    memory = roof("memory bandwidth", profile.memory_bandwidth, profile.achievable_memory_bandwidth)
+    links: dict[Tier, float] = {}
+    if profile.scale_up is not None and profile.scale_up.bandwidth is not None:
+        links["scale_up"] = roof(
+            "scale-up bandwidth", profile.scale_up.bandwidth, profile.achievable_scale_up_bandwidth
+        )
+    elif profile.pcie_bandwidth is not None:
+        links["scale_up"] = profile.pcie_bandwidth
+        names["scale-up bandwidth"] = "PCIe"
+        notes.append("No scale-up fabric: devices of one host exchange over PCIe.")
+    if profile.scale_out is not None and profile.scale_out.bandwidth is not None:
+        links["scale_out"] = profile.scale_out.bandwidth
+    if profile.launch_overhead is None:
+        notes.append(f"No launch overhead in the profile: {LEAST_LAUNCH * 1e6:g} us a kernel is assumed in eager mode.")
+    if profile.cache_capacity is None:
+        notes.append(f"No cache size in the profile: {UNKNOWN_CACHE / 2**20:g} MiB is assumed.")
+    return Ceilings(
+        flop=flop,
+        memory=memory,
+        links=links,
+        exponentials=profile.peak_exponentials,
+        launch=LEAST_LAUNCH if profile.launch_overhead is None else profile.launch_overhead,
+        cache=UNKNOWN_CACHE if profile.cache_capacity is None else profile.cache_capacity,
+        in_switch_reduction=profile.scale_up is not None and profile.scale_up.in_network_reduction,
+        profile=profile.name,
+        names=names,
+        assumptions=tuple(notes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Least time of a step, and what it is made of. Arrays have shape `(*sweep)`, `op_*` have `(operations, *sweep)`.
+
+    `overlapped` is the floor: every resource works all the time. `serial` adds each operation's own maximum, as when no
+    operation overlaps another. `terms` are the summed seconds of each resource; `compute` is the busiest of the tensor,
+    vector and special-function units, whose seconds `units` gives. Per-operation values are those of one execution.
+    """
+
+    table: CostTable
+    ceilings: Ceilings
+    overlapped: Array
+    serial: Array
+    terms: Mapping[str, Array]
+    units: Mapping[str, Array]
+    op_hbm_bytes: Array
+    op_net_bytes: Array
+    op_compute: Array
+    op_hbm: Array
+    op_net: Array
+    op_time: Array
+
+    @property
+    def binding(self) -> str:
+        """The resource with the largest term (for a sweep, of its first point)."""
+        return self.ranked_terms()[0][0]
+
+    def ranked_terms(self) -> list[tuple[str, float]]:
+        """Terms from the largest to the smallest; equal ones in the fixed order of resources."""
+        return sorted(((name, float(np.ravel(self.terms[name])[0])) for name in RESOURCES), key=lambda item: -item[1])
+
+    def op_binding(self) -> list[str]:
+        """For each operation, the resource that its time is made of."""
+        stacked = np.stack([self.op_compute, self.op_hbm, self.op_net])
+        first = stacked.reshape(3, stacked.shape[1], -1)[:, :, 0]
+        names = ("compute", "hbm", "net")
+        return [names[int(i)] if first[int(i), j] > 0 else "launch" for j, i in enumerate(np.argmax(first, axis=0))]
+
+    def total(self, name: str) -> float:
+        """Total of a cost-table column for a single question."""
+        return float(self.table.total(name))
+
+    @property
+    def hbm_bytes(self) -> float:
+        return float((self.op_hbm_bytes * self.table["count"]).sum(axis=0))
+
+    @property
+    def net_bytes(self) -> float:
+        return float((self.op_net_bytes * self.table["count"]).sum(axis=0))
+
+    @property
+    def intensity(self) -> float:
+        """FLOP executed per HBM byte; 0 when nothing is computed."""
+        bytes_ = self.hbm_bytes
+        return self.total("executed") / bytes_ if bytes_ else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of all devices together over the overlapped floor."""
+        return float(np.asarray(self.table.tokens) / self.overlapped)
+
+
+def lower_bound(
+    table: CostTable,
+    roofs: Ceilings,
+    *,
+    launch_mode: str = "graph",
+    sync: Seconds = 0.0,
+    imbalance: Seconds = 0.0,
+) -> Bound:
+    """Evaluate a cost table on a device's roofs.
+
+    Graph replay launches for free; eager mode can go no faster than one kernel every `roofs.launch` seconds, however
+    much the host runs ahead. Raises MissingFigure when a row needs a roof that the profile lacks.
+    """
+    count = table["count"]
+    seconds_per_flop = np.array(
+        [0.0 if not op.dtype else _seconds_per_flop(roofs, op.dtype, op.pipe) for op in table.ops]
+    )
+    compute = table["executed"] * _column(seconds_per_flop, table)
+    exponent = table["exponentials"] / roofs.exponentials if roofs.exponentials else table["exponentials"] * 0.0
+    hbm_bytes = table.hbm_bytes(roofs.cache)
+    hbm = hbm_bytes / roofs.memory
+    wire = table.net_in_switch if roofs.in_switch_reduction else table.net
+    net = np.zeros_like(hbm)
+    for tier in TIERS:
+        if np.any(wire[tier] * count > 0):
+            # a device drives both fabrics at once, so the slower one decides
+            net = np.maximum(net, wire[tier] / roofs.link_rate(tier))
+    op_compute = np.maximum(compute, exponent)
+    op_time = np.maximum(np.maximum(op_compute, hbm), net)
+    on_tensor = _column(np.array([op.pipe == "tensor" for op in table.ops], dtype=np.float64), table)
+    units = {
+        "tensor": (compute * on_tensor * count).sum(axis=0),
+        "vector": (compute * (1.0 - on_tensor) * count).sum(axis=0),
+        "special function": (exponent * count).sum(axis=0),
+    }
+    launch = table.total("launches") * (roofs.launch if launch_mode == "eager" else 0.0)
+    zero = np.zeros(hbm.shape[1:])
+    terms: dict[str, Array] = {
+        "compute": np.maximum(np.maximum(units["tensor"], units["vector"]), units["special function"]),
+        "hbm": (hbm * count).sum(axis=0),
+        "net": (net * count).sum(axis=0),
+        "launch": np.asarray(launch),
+        "sync": zero + sync,
+        "imbalance": zero + imbalance,
+    }
+    waiting = terms["sync"] + terms["imbalance"]
+    busiest = np.maximum(np.maximum(terms["compute"], terms["hbm"]), np.maximum(terms["net"], terms["launch"]))
+    return Bound(
+        table=table,
+        ceilings=roofs,
+        overlapped=busiest + waiting,
+        serial=np.maximum((op_time * count).sum(axis=0), terms["launch"]) + waiting,
+        terms=terms,
+        units=units,
+        op_hbm_bytes=hbm_bytes,
+        op_net_bytes=wire["scale_up"] + wire["scale_out"],
+        op_compute=op_compute,
+        op_hbm=hbm,
+        op_net=net,
+        op_time=op_time,
+    )
+
+
+def _seconds_per_flop(roofs: Ceilings, dtype: str, pipe: str) -> float:
+    if pipe == "vector":
+        # without a vector rate the pointwise work is free: the bound stays a bound
+        rate = roofs.flop.get("fp32")
+        return 0.0 if rate is None else 1.0 / rate
+    return 1.0 / roofs.flop_rate(dtype)
+
+
+def _column(values: Array, table: CostTable) -> Array:
+    """A per-operation constant, shaped to multiply the columns of a sweep."""
+    return values.reshape((-1,) + (1,) * (table["count"].ndim - 1))
+
+
+def ridge(roofs: Ceilings, dtype: str) -> Grid:
+    """Arithmetic intensity at which memory and compute roofs meet, FLOP/byte (F-1.2)."""
+    return roofs.flop_rate(dtype) / roofs.memory

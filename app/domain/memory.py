@@ -1,0 +1,271 @@
+"""What lies in a device's memory, object by object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.domain.model import Attention, DenseMlp, LatentAttention, LayerGroup, ModelSpec, MoeMlp
+from app.domain.units import Bytes, Grid
+from app.domain.workload import Dtypes, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedParameters:
+    """Parameters on one device of a tensor-parallel group, by what they belong to."""
+
+    embedding: Grid
+    head: Grid
+    attention: Grid
+    mlp: Grid
+    norms: Grid
+
+    @property
+    def total(self) -> Grid:
+        return self.embedding + self.head + self.attention + self.mlp + self.norms
+
+
+def sharded_parameters(model: ModelSpec, tp: Grid = 1) -> ShardedParameters:
+    """Parameters of one rank of a tensor-parallel group of `tp` (F-2.1 to F-2.5, F-5.1 for replicated KV heads).
+
+    Matrices are divided; norms are kept whole by every rank; a KV head is copied where there are more ranks than heads.
+    """
+    h = model.hidden_size
+    table = model.vocab_size * h / tp
+    positions = float(model.learned_positions * h)
+    norm_width = h * (2 if model.norm_has_bias else 1)
+    attention: Grid = 0.0
+    mlp: Grid = 0.0
+    norms: Grid = float(norm_width if model.final_norm else 0)
+    for group in model.layers:
+        attention = attention + group.count * _attention_parameters(group, h, tp)
+        mlp = mlp + group.count * _mlp_parameters(group, h, tp)
+        norms = norms + group.count * (group.norms * norm_width + _inner_norms(group))
+    head: Grid = 0.0 if model.tied_embeddings else table
+    if model.lm_head_bias:
+        head = head + model.vocab_size / tp
+    return ShardedParameters(embedding=table + positions, head=head, attention=attention, mlp=mlp, norms=norms)
+
+
+def _attention_parameters(group: LayerGroup, h: int, tp: Grid) -> Grid:
+    a = group.mixer
+    if isinstance(a, LatentAttention):
+        q_dim = a.qk_nope_head_dim + a.qk_rope_head_dim
+        query: Grid = (
+            h * a.heads * q_dim / tp
+            if a.q_lora_rank is None
+            else h * a.q_lora_rank + a.q_lora_rank * a.heads * q_dim / tp
+        )
+        latent = h * a.cached_elements + a.kv_lora_rank * a.heads * (a.qk_nope_head_dim + a.v_head_dim) / tp
+        return query + latent + a.heads * a.v_head_dim * h / tp
+    if not isinstance(a, Attention):
+        return 0.0
+    kv_heads = np.maximum(np.ceil(a.kv_heads / np.asarray(tp, dtype=np.float64)), 1.0) if a.own_kv else 0.0
+    q, k, v = a.heads * a.head_dim / tp, kv_heads * a.head_dim, kv_heads * a.v_head_dim
+    out = a.heads * a.v_head_dim / tp * h
+    biases = q * a.q_bias + k * a.k_bias + v * a.v_bias + h * a.o_bias
+    total = (q + k + v) * h + out + biases
+    return float(total) if np.ndim(total) == 0 else total
+
+
+def _mlp_parameters(group: LayerGroup, h: int, tp: Grid) -> Grid:
+    m = group.mlp
+    if isinstance(m, DenseMlp):
+        return _matrices(h, m.intermediate, m.gated, m.bias, tp)
+    if isinstance(m, MoeMlp):
+        router = h * m.experts + (m.experts if m.router_bias else 0)
+        experts = m.experts * _matrices(h, m.expert_intermediate, m.gated, m.expert_bias, tp)
+        beside = sum(
+            _matrices(h, width, m.gated, False, tp) for width in (m.shared_intermediate, m.dense_intermediate) if width
+        )
+        return router + experts + beside
+    return 0.0
+
+
+def _matrices(h: int, width: int, gated: bool, bias: bool, tp: Grid) -> Grid:
+    matrices = 3 if gated else 2
+    return matrices * h * width / tp + (((matrices - 1) * width / tp + h) if bias else 0)
+
+
+def _inner_norms(group: LayerGroup) -> int:
+    a = group.mixer
+    if isinstance(a, LatentAttention):
+        return (a.q_lora_rank or 0) + a.kv_lora_rank
+    if isinstance(a, Attention) and a.qk_norm == "head":
+        return a.head_dim * (2 if a.own_kv else 1)
+    if isinstance(a, Attention) and a.qk_norm == "full":
+        return a.head_dim * (a.heads + (a.kv_heads if a.own_kv else 0))
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerBytes:
+    """Bytes a parameter: `state` resident (moments and master copy), `traffic` read and written by one step."""
+
+    state: Bytes
+    traffic: Bytes
+
+
+def optimizer_bytes_per_parameter(optimizer: str, dtypes: Dtypes) -> OptimizerBytes:
+    """Optimizer bytes by kind (F-4.10, F-6.1). A master copy in fp32 is kept where weights are stored narrower."""
+    w, g, s = dtypes.bytes_of("weights"), dtypes.bytes_of("gradients"), dtypes.bytes_of("optimizer")
+    master = 4.0 if w < 4 else 0.0
+    source = master or w  # what the update reads
+    moments = {"adamw": 2 * s, "adamw8bit": 2.0, "sgd": s, "none": 0.0}[optimizer]
+    if optimizer == "none":
+        return OptimizerBytes(0.0, 0.0)
+    return OptimizerBytes(state=moments + master, traffic=g + moments + source + moments + master + w)
+
+
+def kv_bytes_per_token(model: ModelSpec, kv: Bytes, tp: Grid = 1, *, context_len: Grid | None = None) -> Grid:
+    """Cache bytes one more token of one sequence takes on one rank (F-5.1).
+
+    Layers with a window stop growing at it: with `context_len` given, the average over a sequence of that length.
+    """
+    total: Grid = 0.0
+    for group, a in model.attention_groups():
+        total = total + group.count * _kv_width(a, tp) * kv * _kept_share(a, context_len)
+    return total
+
+
+def _kv_width(a: Attention | LatentAttention, tp: Grid) -> Grid:
+    if isinstance(a, LatentAttention):
+        return float(a.cached_elements)
+    if not a.own_kv:
+        return 0.0
+    heads = np.maximum(np.ceil(a.kv_heads / np.asarray(tp, dtype=np.float64)), 1.0)
+    width = heads * (a.head_dim + a.v_head_dim)
+    return float(width) if np.ndim(width) == 0 else width
+
+
+def _kept_share(a: Attention | LatentAttention, context_len: Grid | None) -> Grid:
+    if context_len is None or isinstance(a, LatentAttention) or a.window is None:
+        return 1.0
+    kept = np.minimum(context_len, a.window) / np.maximum(context_len, 1)
+    return float(kept) if np.ndim(kept) == 0 else kept
+
+
+OBJECTS: tuple[str, ...] = (
+    "parameters",
+    "gradients",
+    "optimizer",
+    "activations",
+    "logits",
+    "kv_cache",
+    "workspace",
+    "communication",
+    "fragmentation",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes on one device by object; objects that hold nothing are zero. `peak` is their sum."""
+
+    objects: dict[str, float]
+    capacity: Bytes | None
+    largest_batch: int | None
+
+    @property
+    def peak(self) -> Bytes:
+        return sum(self.objects.values())
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak is within the capacity; None where the profile states no capacity."""
+        return None if self.capacity is None else self.peak <= self.capacity
+
+
+def memory_use(model: ModelSpec, workload: Workload, capacity: Bytes | None) -> MemoryUse:
+    """Least resident bytes of one device during the step, and the largest batch that would fit.
+
+    Parameters, gradients and optimizer state by F-6.1 and F-6.2; KV cache by F-5.1 in whole pages (F-5.3); activations
+    by F-6.5 in the form for gated blocks; logits by F-6.6. No allocator reserve is assumed: a real engine keeps some.
+    """
+    objects = _objects(model, workload)
+    fixed = sum(objects[name] for name in ("parameters", "gradients", "optimizer"))
+    per_sequence = (sum(objects.values()) - fixed) / workload.batch
+    largest: int | None = None
+    if capacity is not None:
+        room = capacity - fixed
+        largest = max(int(room // per_sequence), 0) if per_sequence > 0 else None
+    return MemoryUse(objects=objects, capacity=capacity, largest_batch=largest)
+
+
+def _objects(model: ModelSpec, workload: Workload) -> dict[str, float]:
+    p, dtypes = workload.parallel, workload.dtypes
+    parameters = float(sharded_parameters(model, p.tp).total)
+    objects = dict.fromkeys(OBJECTS, 0.0)
+    shard3 = p.dp if p.zero_stage >= 3 else 1
+    objects["parameters"] = parameters * dtypes.bytes_of("weights") / shard3
+    tokens = workload.new_tokens
+    a = dtypes.bytes_of("activations")
+    if workload.phase == "train":
+        objects["gradients"] = parameters * dtypes.bytes_of("gradients") / (p.dp if p.zero_stage >= 2 else 1)
+        state = optimizer_bytes_per_parameter(workload.optimizer, dtypes).state
+        objects["optimizer"] = parameters * state / (p.dp if p.zero_stage >= 1 else 1)
+        objects["activations"] = _saved_activations(model, workload)
+        # bf16 logits with their gradient, and the fp32 copy the softmax works on (F-6.6)
+        objects["logits"] = tokens * model.vocab_size / p.tp * (a + a + 4.0)
+    else:
+        pages = -(-(workload.context_len + workload.seq_len) // workload.kv.page_tokens) * workload.kv.page_tokens
+        objects["kv_cache"] = float(
+            workload.batch * pages * kv_bytes_per_token(model, dtypes.bytes_of("kv"), p.tp, context_len=pages)
+        )
+        objects["activations"] = tokens * a * _widest_layer(model, p.tp)
+        positions = workload.batch if workload.phase == "prefill" else tokens
+        objects["logits"] = positions * model.vocab_size / p.tp * 4.0
+    return objects
+
+
+def _widest_layer(model: ModelSpec, tp: int) -> float:
+    """Elements a token that live at once inside the widest layer of an inference step."""
+    widest = 0.0
+    for group in model.layers:
+        width = 2.0 * model.hidden_size
+        if isinstance(group.mlp, DenseMlp):
+            width += (2 if group.mlp.gated else 1) * group.mlp.intermediate / tp
+        elif isinstance(group.mlp, MoeMlp):
+            m = group.mlp
+            width += m.top_k * (model.hidden_size + (2 if m.gated else 1) * m.expert_intermediate / tp)
+        widest = max(widest, width)
+    return widest
+
+
+def _saved_activations(model: ModelSpec, workload: Workload) -> float:
+    """Bytes kept for the backward pass by all layers of one micro-batch (F-6.5 for gated blocks and F-6.7)."""
+    tokens, tp = workload.new_tokens, workload.parallel.tp
+    a = workload.dtypes.bytes_of("activations")
+    h = model.hidden_size
+    total = 0.0
+    widest = 0.0
+    for group in model.layers:
+        kept = 2.0 * h  # the inputs of both norms
+        if isinstance(group.mixer, Attention):
+            m = group.mixer
+            kept += (
+                h + m.heads * (m.head_dim + m.v_head_dim) / tp + max(m.kv_heads / tp, 1.0) * (m.head_dim + m.v_head_dim)
+            )
+            extra = 4.0 * m.heads / tp  # log-sum-exp in fp32
+        elif isinstance(group.mixer, LatentAttention):
+            latent = group.mixer
+            q_dim = latent.qk_nope_head_dim + latent.qk_rope_head_dim
+            kept += h + (latent.q_lora_rank or 0) + latent.cached_elements
+            kept += latent.heads * (2 * q_dim + 2 * latent.v_head_dim) / tp
+            extra = 4.0 * latent.heads / tp
+        else:
+            extra = 0.0
+        if isinstance(group.mlp, DenseMlp):
+            kept += h + (3 if group.mlp.gated else 2) * group.mlp.intermediate / tp
+        elif isinstance(group.mlp, MoeMlp):
+            e = group.mlp
+            kept += h + e.top_k * (2 * h + 3 * e.expert_intermediate / tp) + 3 * e.shared_intermediate / tp
+            extra += 8.0 * e.top_k
+        layer = tokens * (kept * a + extra)
+        widest = max(widest, layer)
+        if workload.recompute == "full":
+            layer = tokens * h * a
+        total += group.count * layer
+    # with full recompute one layer's activations come back while its backward pass runs
+    return total + (widest if workload.recompute == "full" else 0.0)

@@ -1,0 +1,140 @@
+"""What is run: phase, shapes, precisions, layout. The defaults are those of the HTTP API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
+
+from app.domain.errors import InvalidInput
+from app.domain.precision import PRECISIONS, precision
+from app.domain.units import Bytes
+
+Phase: TypeAlias = Literal["train", "prefill", "decode"]
+Recompute: TypeAlias = Literal["none", "selective", "full"]
+Optimizer: TypeAlias = Literal["adamw", "adamw8bit", "sgd", "none"]
+LaunchMode: TypeAlias = Literal["graph", "eager"]
+RoutingKind: TypeAlias = Literal["balanced", "random", "zipf", "histogram"]
+Overlap: TypeAlias = Literal["none", "stream", "chunk", "tile"]
+
+MAX_TOKENS = 2**40
+"""Bound on every count a workload carries, so that products stay finite and exact in a float."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dtypes:
+    """Precision by object. `weights_bits` overrides the average bits of a stored weight (a quantised file's own)."""
+
+    weights: str = "bf16"
+    activations: str = "bf16"
+    kv: str = "bf16"
+    gradients: str = "bf16"
+    optimizer: str = "fp32"
+    communication: str = "bf16"
+    weights_bits: float | None = None
+
+    def bytes_of(self, what: str) -> Bytes:
+        """Average bytes per element of `weights`, `activations`, `kv`, `gradients`, `optimizer`, `communication`."""
+        if what == "weights" and self.weights_bits is not None:
+            return self.weights_bits / 8
+        return PRECISIONS[str(getattr(self, what))].element_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """Parallel degrees. Devices = tp * pp * dp * cp; ep regroups devices of dp * cp * tp, etp those of tp."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int = 1
+    sequence_parallel: bool = False
+    zero_stage: int = 0
+    micro_batches: int = 1
+    virtual_stages: int = 1
+    nodes: int | None = None
+
+    @property
+    def devices(self) -> int:
+        return self.tp * self.pp * self.dp * self.cp
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    kind: RoutingKind = "balanced"
+    alpha: float = 1.0
+    tokens_per_expert: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KvSettings:
+    page_tokens: int = 16
+    shared_prefix_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One step of a model: `batch` sequences of `seq_len` new tokens on top of `context_len` cached ones each.
+
+    In decode `seq_len` is 1 (or drafts + 1); in prefill and training it is the sequence.
+    """
+
+    phase: Phase = "decode"
+    batch: int = 1
+    seq_len: int = 1
+    context_len: int = 0
+    dtypes: Dtypes = field(default_factory=Dtypes)
+    parallel: Parallel = field(default_factory=Parallel)
+    recompute: Recompute = "none"
+    optimizer: Optimizer = "adamw"
+    launch_mode: LaunchMode = "graph"
+    routing: Routing = field(default_factory=Routing)
+    kv: KvSettings = field(default_factory=KvSettings)
+    overlap: Overlap = "none"
+
+    def __post_init__(self) -> None:
+        _one_of("phase", self.phase, get_args(Phase))
+        _one_of("recompute", self.recompute, get_args(Recompute))
+        _one_of("optimizer", self.optimizer, get_args(Optimizer))
+        _one_of("launch_mode", self.launch_mode, get_args(LaunchMode))
+        _one_of("overlap", self.overlap, get_args(Overlap))
+        _count("batch", self.batch, least=1)
+        _count("seq_len", self.seq_len, least=1)
+        _count("context_len", self.context_len, least=0)
+        for name in ("weights", "activations", "kv", "gradients", "optimizer", "communication"):
+            precision(getattr(self.dtypes, name), ("workload", "dtypes", name))
+        for name in ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batches", "virtual_stages"):
+            _count(f"parallel.{name}", getattr(self.parallel, name), least=1)
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens processed by one step of one replica."""
+        return self.batch * self.seq_len
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InvalidInput(("workload", name), f"unknown {name} {value!r}: use one of {', '.join(known)}")
+
+
+def _count(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise InvalidInput(("workload", *name.split(".")), f"must be at least {least}, not {value}")
+    if value > MAX_TOKENS:
+        raise InvalidInput(("workload", *name.split(".")), f"must be at most {MAX_TOKENS}, not {value}")
+
+
+def default_seq_len(phase: str) -> int:
+    """New tokens per sequence where the caller gave none: 1 in decode, 4096 otherwise (the API's default)."""
+    return 1 if phase == "decode" else 4096
+
+
+PRESETS: Mapping[str, Mapping[str, int | str]] = {
+    "chat decode": {"phase": "decode", "batch": 32, "seq_len": 1, "context_len": 2048},
+    "long-context decode": {"phase": "decode", "batch": 8, "seq_len": 1, "context_len": 65536},
+    "prefill 8K": {"phase": "prefill", "batch": 1, "seq_len": 8192, "context_len": 0},
+    "pre-training": {"phase": "train", "batch": 1, "seq_len": 4096, "context_len": 0},
+}
+"""Starting points that the what-if lab offers."""
