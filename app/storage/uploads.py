@@ -1,0 +1,103 @@
+"""Uploaded files: one row and one file for each content, however often it is sent."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from sqlmodel import Session, select
+
+from app.domain.run import Finding
+from app.storage.blobs import BlobStore, sha256_of
+from app.storage.engine import engine_of, write_session
+from app.storage.errors import Conflict, NotFound, translated
+from app.storage.records import StoredUpload, new_id, utc_now
+from app.storage.tables import UploadRow
+
+
+def add_or_get(
+    *,
+    session: Session,
+    blobs: BlobStore,
+    data: bytes,
+    file_name: str,
+    format: str,
+    media_type: str | None = None,
+    findings: tuple[Finding, ...] = (),
+    sha256: str | None = None,
+    now: datetime | None = None,
+) -> tuple[StoredUpload, bool]:
+    """Keep an upload; True beside it if it is new, False if these very bytes are stored already.
+
+    Two requests at the same time get the same upload: the write session's lock makes the second one wait. Call
+    `blobs.put(data)` before the session begins, so that no other writer waits for a large file to be written; here it
+    is only written again if it has been removed since.
+    """
+    digest = sha256 or sha256_of(data)
+    stored = find_by_sha256(session=session, sha256=digest)
+    if stored is not None:
+        blobs.put(data, digest)
+        return stored, False
+    row = UploadRow(
+        id=new_id(),
+        sha256=digest,
+        size_bytes=len(data),
+        file_name=file_name,
+        media_type=media_type,
+        format=format,
+        findings=[asdict(finding) for finding in findings],
+        created_at=now or utc_now(),
+    )
+    try:
+        with translated(), session.begin_nested():
+            session.add(row)
+            session.flush()
+    except Conflict:
+        # Only where the database's write sessions run side by side: the other request was first.
+        stored = find_by_sha256(session=session, sha256=digest)
+        if stored is None:
+            raise
+        blobs.put(data, digest)
+        return stored, False
+    blobs.put(data, digest)
+    return to_record(row), True
+
+
+def get(*, session: Session, upload_id: str) -> StoredUpload:
+    """The upload, or NotFound."""
+    row = session.get(UploadRow, upload_id)
+    if row is None:
+        raise NotFound("upload", upload_id)
+    return to_record(row)
+
+
+def find_by_sha256(*, session: Session, sha256: str) -> StoredUpload | None:
+    """The upload of these bytes, if there is one."""
+    row = session.exec(select(UploadRow).where(UploadRow.sha256 == sha256)).first()
+    return to_record(row) if row else None
+
+
+def remove_unused_blob(session: Session, blobs: BlobStore, sha256: str) -> None:
+    """Remove an upload's file unless the same bytes were uploaded again meanwhile. Run it after the row is gone."""
+    with write_session(engine_of(session)) as checking:
+        if find_by_sha256(session=checking, sha256=sha256) is None:
+            blobs.delete(sha256)
+
+
+def to_record(row: UploadRow) -> StoredUpload:
+    return StoredUpload(
+        id=row.id,
+        sha256=row.sha256,
+        size_bytes=row.size_bytes,
+        file_name=row.file_name,
+        media_type=row.media_type,
+        format=row.format,
+        findings=tuple(finding_of(finding) for finding in row.findings),
+        created_at=row.created_at,
+    )
+
+
+def finding_of(stored: dict[str, Any]) -> Finding:
+    """A finding from its JSON form."""
+    return Finding(**{**stored, "fields": tuple(stored.get("fields", ()))})
