@@ -1,0 +1,1 @@
+"""Benchmark files of other tools, read into runs. `registry.parse_upload` is the way in."""

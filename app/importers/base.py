@@ -1,0 +1,90 @@
+"""What every importer offers and returns, and the one exception an upload may raise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from app.domain.run import Finding, ParsedRun
+
+if TYPE_CHECKING:
+    from app.importers.reading import Content
+
+Refusal = Literal[
+    "empty",
+    "too-large",
+    "binary",
+    "too-deep",
+    "duplicate-key",
+    "cut-off",
+    "damaged",
+    "invalid",
+    "not-supported",
+    "not-recognised",
+]
+
+
+class UnreadableUpload(Exception):
+    """The file cannot become runs.
+
+    `reason` is a stable word for machines, `seen` says what the file looks like, `tried` names each format that was
+    tried and why it did not fit, `accepts` lists the formats that would be read, `hint` says what to do next, and
+    `problems` holds (JSON pointer, message) pairs where the format is known but the content is not valid.
+    """
+
+    def __init__(
+        self,
+        reason: Refusal,
+        seen: str,
+        *,
+        hint: str = "",
+        tried: Sequence[tuple[str, str]] = (),
+        accepts: Sequence[str] = (),
+        problems: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self.reason: Refusal = reason
+        self.seen = seen
+        self.hint = hint
+        self.tried = tuple(tried)
+        self.accepts = tuple(accepts)
+        self.problems = tuple(problems)
+        super().__init__(f"{seen} {hint}".strip())
+
+
+@dataclass(frozen=True, slots=True)
+class Sniff:
+    """How sure an importer is (0 to 1) that the content is its format, and what that rests on."""
+
+    confidence: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedUpload:
+    """Everything one file holds. `findings` are those of the file; each run carries its own."""
+
+    format: str
+    runs: tuple[ParsedRun, ...]
+    findings: tuple[Finding, ...] = ()
+
+
+class Importer(Protocol):
+    """One format. `tried_on_real_file` is False where only the tool's source or manual was at hand."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def tried_on_real_file(self) -> bool: ...
+
+    def sniff(self, content: Content) -> Sniff:
+        """Judge by content alone; never raises on a readable text."""
+        ...
+
+    def parse(self, content: Content) -> ParsedUpload:
+        """Read every run. Raises UnreadableUpload when nothing in the file can become a run."""
+        ...

@@ -1,0 +1,544 @@
+"""Bytes of an upload to text and JSON. The content is hostile: sizes, depth and counts are bounded before they cost.
+
+Non-finite numbers (NaN, Infinity, 1e999, integers of thousands of digits) arrive here as non-finite floats; the
+record readers turn them into missing values with a note. Nothing here knows a format.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NoReturn
+
+from app.domain.run import Finding
+from app.importers.base import UnreadableUpload
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on one upload. `max_items` counts JSON values of all kinds, which bounds the memory of the parsed tree."""
+
+    max_bytes: int = 64 * _MIB
+    max_depth: int = 64
+    max_runs: int = 10_000
+    max_items: int = 4_000_000
+    max_text: int = 500
+
+
+DEFAULT_LIMITS = Limits()
+
+_MAX_FAILED_STARTS = 100
+"""A text of many broken JSON starts is not JSON; without a bound the search for a good one would be quadratic."""
+
+_BINARY_KINDS: tuple[tuple[bytes, str, str], ...] = (
+    (b"PK\x03\x04", "a zip archive", "Unpack it and upload the text file inside."),
+    (
+        b"SQLite format 3\x00",
+        "an SQLite database",
+        "Nsight Systems exports are read as text: run `nsys stats --format csv` and upload that.",
+    ),
+    (b"PAR1", "a Parquet file", "Export it as CSV or JSON lines."),
+    (b"NVR\x00", "an Nsight Compute report", "Export it with `ncu --import FILE --csv --page raw`."),
+    (b"QDSTRM", "an Nsight Systems recording", "Run `nsys stats --format csv` on it and upload that."),
+    (b"\x28\xb5\x2f\xfd", "zstd-compressed data", "Unpack it first (gzip is unpacked here, zstd is not)."),
+    (b"BZh", "bzip2-compressed data", "Unpack it first (gzip is unpacked here, bzip2 is not)."),
+    (b"\xfd7zXZ\x00", "xz-compressed data", "Unpack it first (gzip is unpacked here, xz is not)."),
+    (b"GGUF", "a GGUF model file", "Upload the result that the benchmark wrote, not the model."),
+    (b"\x89HDF", "an HDF5 file", "Export the numbers as JSON or CSV."),
+    (b"\x89PNG", "a PNG picture", "Upload the numbers as the tool wrote them, not a picture of them."),
+    (b"\xff\xd8\xff", "a JPEG picture", "Upload the numbers as the tool wrote them, not a picture of them."),
+    (b"%PDF", "a PDF document", "Upload the numbers as the tool wrote them."),
+    (b"\x7fELF", "a program", "Upload the text that the benchmark printed."),
+)
+
+_BINARY_NAMES: tuple[tuple[str, str, str], ...] = (
+    (".nsys-rep", "an Nsight Systems report", "Run `nsys stats --format csv` on it and upload that."),
+    (".qdrep", "an Nsight Systems report", "Run `nsys stats --format csv` on it and upload that."),
+    (".ncu-rep", "an Nsight Compute report", "Export it with `ncu --import FILE --csv --page raw`."),
+    (".pb", "a protocol-buffer file", "Export the profile as a Chrome trace in JSON."),
+    (".pt", "a PyTorch file", "Upload the text or JSON that the benchmark wrote."),
+    (".safetensors", "a model file", "Upload the result that the benchmark wrote, not the model."),
+)
+
+_GENERIC_BINARY_HINT = "Upload the text, JSON or CSV that the tool wrote, not a binary report."
+
+
+# --- bytes to text -------------------------------------------------------------------------------------------------
+
+
+def unpack(data: bytes, filename: str | None, limits: Limits) -> tuple[bytes, bool]:
+    """The bytes to read, and whether they were gzip. Raises UnreadableUpload when empty, too large or binary."""
+    _check_size(len(data), limits, "The file")
+    if not data.startswith(b"\x1f\x8b"):
+        return data, False
+    inflated = _inflate(data, limits)
+    if inflated.startswith(b"\x1f\x8b"):
+        raise UnreadableUpload("binary", "This is gzip inside gzip.", hint="Unpack the outer layer first.")
+    return inflated, True
+
+
+def _check_size(size: int, limits: Limits, what: str) -> None:
+    if size > limits.max_bytes:
+        raise UnreadableUpload(
+            "too-large",
+            f"{what} is larger than {limits.max_bytes / _MIB:g} MiB.",
+            hint="Leave out per-request details, or upload the summary that the tool writes.",
+        )
+
+
+def _inflate(data: bytes, limits: Limits) -> bytes:
+    """Unpack gzip members, stopping as soon as the result passes the size limit."""
+    out = bytearray()
+    rest = data
+    # Each member costs a fresh decompressor, so a file of thousands of empty members is refused as well.
+    for _ in range(1000):
+        unzip = zlib.decompressobj(wbits=31)
+        try:
+            out += unzip.decompress(rest, limits.max_bytes - len(out) + 1)
+        except zlib.error as err:
+            raise UnreadableUpload(
+                "damaged", "The gzip data is damaged.", hint="Compress the file again, or upload it unpacked."
+            ) from err
+        _check_size(len(out), limits, "The unpacked file")
+        if not unzip.eof:
+            raise UnreadableUpload(
+                "cut-off", "The gzip data ends too early.", hint="The upload or the copy was interrupted; try again."
+            )
+        rest = unzip.unused_data.lstrip(b"\x00")
+        if not rest.startswith(b"\x1f\x8b"):
+            return bytes(out)
+    raise UnreadableUpload("binary", "The gzip file has too many parts.", hint="Upload it unpacked.")
+
+
+def decode(data: bytes, filename: str | None) -> tuple[str, int]:
+    """Text of the bytes and the number of characters that were not valid UTF-8 (each became U+FFFD).
+
+    Raises UnreadableUpload for binary content, with what to export instead.
+    """
+    if not data.strip():
+        raise UnreadableUpload("empty", "The file is empty.", hint="Check that the benchmark ran to its end.")
+    for magic, what, hint in _BINARY_KINDS:
+        if data.startswith(magic):
+            raise UnreadableUpload("binary", f"This is {what}.", hint=hint)
+    if data[257:262] == b"ustar":
+        raise UnreadableUpload("binary", "This is a tar archive.", hint="Unpack it and upload the file inside.")
+    if data.startswith((b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")):
+        return _decode_wide(data, "utf-32")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return _decode_wide(data, "utf-16")
+    if b"\x00" in data:
+        if b"\x00" in data[1:64:2] and b"\x00" not in data[0:64:2]:
+            raise UnreadableUpload(
+                "binary", "This looks like UTF-16 text without its mark.", hint="Save it as UTF-8 and try again."
+            )
+        _refuse_binary(filename)
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    try:
+        text = data.decode("utf-8")
+        wrong = 0
+    except UnicodeDecodeError:
+        text = data.decode("utf-8", errors="replace")
+        wrong = text.count("\ufffd")
+    if wrong > 20 and wrong > len(text) / 50:
+        _refuse_binary(filename)
+    if not text.strip():
+        raise UnreadableUpload(
+            "empty", "The file holds nothing but blanks.", hint="Check that the benchmark ran to its end."
+        )
+    return text, wrong
+
+
+def _decode_wide(data: bytes, encoding: str) -> tuple[str, int]:
+    text = data.decode(encoding, errors="replace")
+    wrong = text.count("\ufffd")
+    if "\x00" in text or wrong > max(4, len(text) / 50):
+        _refuse_binary(None)
+    if not text.strip():
+        raise UnreadableUpload("empty", "The file is empty.", hint="Check that the benchmark ran to its end.")
+    return text, wrong
+
+
+def _refuse_binary(filename: str | None) -> NoReturn:
+    lowered = (filename or "").lower()
+    for ending, what, hint in _BINARY_NAMES:
+        if lowered.endswith(ending):
+            raise UnreadableUpload("binary", f"This is {what}.", hint=hint)
+    raise UnreadableUpload("binary", "The file is binary, not text.", hint=_GENERIC_BINARY_HINT)
+
+
+# --- text to JSON --------------------------------------------------------------------------------------------------
+
+
+class _DuplicateKey(Exception):
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One JSON value of interest and where it stands: "" , "/3" or "line 7: "."""
+
+    prefix: str
+    value: Any
+
+
+@dataclass(slots=True)
+class JsonDocument:
+    """What the text holds as JSON.
+
+    `values` are the top-level values in order with the line each starts on; one value is a plain JSON file, several are
+    JSON lines or objects written one after another. `cut_at` is the byte at which the last value breaks off.
+    """
+
+    values: list[tuple[int, Any]] = field(default_factory=list)
+    skipped_lines: int = 0
+    noise_lines: int = 0
+    damaged_lines: list[int] = field(default_factory=list)
+    cut_at: int | None = None
+    error: str = ""
+
+    @property
+    def is_lines(self) -> bool:
+        return len(self.values) > 1
+
+    def records(self) -> Iterator[Record]:
+        """Top-level objects, and the items of top-level lists, one after another."""
+        for line, value in self.values:
+            prefix = f"line {line}: " if self.is_lines else ""
+            if isinstance(value, list):
+                for index, item in enumerate(value):
+                    yield Record(f"{prefix}/{index}", item)
+            else:
+                yield Record(prefix, value)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What a reader should know about how the JSON was found."""
+        out: list[Finding] = []
+        if self.cut_at is not None:
+            out.append(
+                Finding(
+                    "cut-off",
+                    "warning",
+                    f"The file breaks off at byte {self.cut_at}; everything before the break was read.",
+                )
+            )
+        if self.damaged_lines:
+            shown = ", ".join(str(n) for n in self.damaged_lines[:10])
+            out.append(
+                Finding(
+                    "damaged-lines",
+                    "warning",
+                    f"{_plural(len(self.damaged_lines), 'line')} could not be read as JSON (line {shown}); "
+                    "the others were.",
+                )
+            )
+        if self.skipped_lines:
+            out.append(
+                Finding(
+                    "skipped-lines",
+                    "info",
+                    f"{_plural(self.skipped_lines, 'line')} before the JSON "
+                    f"{'was' if self.skipped_lines == 1 else 'were'} skipped.",
+                )
+            )
+        return tuple(out)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in seen and not _same(seen[key], value):
+                raise _DuplicateKey(key)
+            seen[key] = value
+    return found
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, bool) != isinstance(b, bool):
+        return False
+    return bool(a == b) or (a != a and b != b)
+
+
+def _long_int(digits: str) -> int | float:
+    """Integers beyond any count become floats (infinite ones later read as missing); Python caps digits as well."""
+    return int(digits) if len(digits) < 400 else float(digits)
+
+
+# `strict` stays on: raw control characters in a string are a sign of damage, and failed attempts end at the line.
+_decoder = json.JSONDecoder(object_pairs_hook=_object)
+_decoder_long_ints = json.JSONDecoder(object_pairs_hook=_object, parse_int=_long_int)
+
+_BLANK = re.compile(r"[ \t\r\n]*")
+# The last alternative takes an unclosed string to the end, so that no position is scanned twice.
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
+
+
+class JsonReader:
+    """Finds the JSON values of a text: one value, one a line, one after another, or after lines of a log."""
+
+    def __init__(self, text: str, limits: Limits) -> None:
+        self._text = text
+        self._limits = limits
+        self._failed = 0
+        self._wasted = 0
+
+    def read(self) -> JsonDocument:
+        """Raises UnreadableUpload for too deep, too many values or conflicting duplicate keys."""
+        text, document = self._text, JsonDocument()
+        self._check_items()
+        pos = self._skip_blank(0)
+        line, counted_to = 1, 0
+        broken: list[tuple[int, int, json.JSONDecodeError]] = []
+        while pos < len(text) and self._failed < _MAX_FAILED_STARTS and self._wasted < 2 * len(text) + _MIB:
+            line += text.count("\n", counted_to, pos)
+            counted_to = pos
+            if text[pos] not in "{[":
+                self._count_noise(document)
+                pos = self._next_line(pos)
+                continue
+            try:
+                value, end = self._decode_at(pos)
+            except json.JSONDecodeError as err:
+                if text[pos] == "[" and (items := self._whole_items(pos)):
+                    document.values.append((line, items))
+                    document.cut_at = self._byte_offset(len(text) if self._at_end(err) else err.pos)
+                    document.error = err.msg
+                    break
+                self._failed += 1
+                self._wasted += max(0, err.pos - pos)
+                broken.append((pos, line, err))
+                pos = self._next_line(pos)
+                continue
+            if _interesting(value):
+                self._check_depth(value)
+                document.values.append((line, value))
+                if len(document.values) > self._limits.max_runs:
+                    self._too_many_values()
+            else:
+                self._count_noise(document)
+            pos = self._after_value(end)
+        self._note_broken(document, broken)
+        return document
+
+    def _count_noise(self, document: JsonDocument) -> None:
+        if document.values:
+            document.noise_lines += 1
+        else:
+            document.skipped_lines += 1
+
+    def _note_broken(self, document: JsonDocument, broken: list[tuple[int, int, json.JSONDecodeError]]) -> None:
+        if not broken:
+            return
+        # A text that begins as JSON and never parses is judged by its first fault, not by what was tried after it.
+        position, _, err = broken[-1] if document.values else broken[0]
+        document.error = document.error or err.msg
+        if self._at_end(err) and document.cut_at is None:
+            document.cut_at = self._byte_offset(len(self._text.rstrip()))
+            broken = [b for b in broken if b[0] < position]
+        if document.values:
+            document.damaged_lines = [line for _, line, _ in broken]
+
+    def _at_end(self, err: json.JSONDecodeError) -> bool:
+        """Whether the fault is that the text ended, rather than something wrong inside it."""
+        if err.msg.startswith("Unterminated string"):
+            return "\n" not in self._text[err.pos :].strip()
+        # A half-written literal or escape (`tru`, `\\u12`, `-`) is reported where it starts.
+        return len(self._text) - err.pos <= 12 or not self._text[err.pos :].strip()
+
+    def _decode_at(self, pos: int) -> tuple[Any, int]:
+        try:
+            try:
+                return _decoder.raw_decode(self._text, pos)
+            except json.JSONDecodeError:
+                raise
+            except ValueError:  # an integer of more digits than Python converts
+                return _decoder_long_ints.raw_decode(self._text, pos)
+        except RecursionError:
+            self._too_deep()
+        except _DuplicateKey as err:
+            line = self._text.count("\n", 0, pos) + 1
+            raise UnreadableUpload(
+                "duplicate-key",
+                f"The key {shown(err.key)} stands twice in one object with different values "
+                f"(in the JSON value that starts on line {line}).",
+                hint="Remove one of the two: it cannot be known which is meant.",
+            ) from None
+
+    def _whole_items(self, pos: int) -> list[Any]:
+        """The complete items of a list that is never closed, as an interrupted writer leaves it."""
+        items: list[Any] = []
+        pos = self._skip_blank(pos + 1)
+        while pos < len(self._text) and self._text[pos] in "{[":
+            try:
+                item, end = self._decode_at(pos)
+            except json.JSONDecodeError:
+                break
+            self._check_depth(item)
+            items.append(item)
+            end = self._skip_blank(end)
+            if not self._text.startswith(",", end):
+                break
+            pos = self._skip_blank(end + 1)
+        return items if _interesting(items) else []
+
+    def _after_value(self, end: int) -> int:
+        """Where to look for the next value: right after this one, or on the next line when other text follows it."""
+        pos = self._skip_blank(end)
+        if pos < len(self._text) and self._text[pos] not in "{[" and "\n" not in self._text[end:pos]:
+            return self._next_line(pos)
+        return pos
+
+    def _skip_blank(self, pos: int) -> int:
+        match = _BLANK.match(self._text, pos)
+        return match.end() if match else pos
+
+    def _next_line(self, pos: int) -> int:
+        newline = self._text.find("\n", pos)
+        return len(self._text) if newline < 0 else self._skip_blank(newline + 1)
+
+    def _byte_offset(self, pos: int) -> int:
+        return len(self._text[:pos].encode("utf-8", errors="replace"))
+
+    def _check_items(self) -> None:
+        text, most = self._text, self._limits.max_items
+        if _separators(text) <= most:
+            return
+        # Commas and brackets inside strings (generated texts) are not values: count again without them.
+        if _separators(_STRING.sub("", text)) > most:
+            raise UnreadableUpload(
+                "too-large",
+                f"The file holds more than {most} values.",
+                hint="Leave out per-request details, or upload the summary that the tool writes.",
+            )
+
+    def _check_depth(self, value: Any) -> None:
+        level: list[Any] = [value]
+        for _ in range(self._limits.max_depth):
+            inner: list[Any] = []
+            for container in level:
+                children = container.values() if isinstance(container, dict) else container
+                inner.extend(child for child in children if isinstance(child, (dict, list)))
+            if not inner:
+                return
+            level = inner
+        self._too_deep()
+
+    def _too_deep(self) -> NoReturn:
+        raise UnreadableUpload(
+            "too-deep",
+            f"The JSON is nested more than {self._limits.max_depth} levels deep.",
+            hint="No benchmark format needs that; upload the file as the tool wrote it.",
+        ) from None
+
+    def _too_many_values(self) -> NoReturn:
+        raise UnreadableUpload(
+            "too-large",
+            f"The file holds more than {self._limits.max_runs} results.",
+            hint="Split it into several files.",
+        )
+
+
+def _separators(text: str) -> int:
+    return text.count(",") + text.count("[") + text.count("{")
+
+
+def _interesting(value: Any) -> bool:
+    """Objects and lists with objects in them; a log line such as `[1,0]` is valid JSON too and is not meant."""
+    if isinstance(value, dict):
+        return True
+    return isinstance(value, list) and any(isinstance(item, dict) for item in value)
+
+
+# --- text from the file, made fit to show --------------------------------------------------------------------------
+
+_UNSHOWABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def clean(text: str, limit: int = DEFAULT_LIMITS.max_text) -> str:
+    """Text that can be stored and shown: no control or direction characters, no lone surrogates, bounded length.
+
+    HTML is left as it is; escaping belongs to the page.
+    """
+    text = text[: 4 * limit]
+    text = _SURROGATE.sub("\ufffd", _UNSHOWABLE.sub("\ufffd", text)).strip()
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def shown(text: str, limit: int = 80) -> str:
+    """A name from the file, quoted for a message."""
+    return f"“{clean(text, limit)}”"
+
+
+def pointer(prefix: str, *keys: str | int) -> str:
+    """JSON pointer (RFC 6901) below `prefix`."""
+    return prefix + "".join("/" + clean(str(key), 120).replace("~", "~0").replace("/", "~1") for key in keys)
+
+
+# --- one upload ----------------------------------------------------------------------------------------------------
+
+
+class Content:
+    """An upload as the importers see it: bytes, text and JSON, the last two made when first asked for."""
+
+    def __init__(self, data: bytes, filename: str | None = None, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.filename = filename
+        self.limits = limits
+        self.data, self.was_gzip = unpack(data, filename, limits)
+
+    @cached_property
+    def _decoded(self) -> tuple[str, int]:
+        return decode(self.data, self.filename)
+
+    @property
+    def text(self) -> str:
+        """Raises UnreadableUpload when the bytes are empty or no text."""
+        return self._decoded[0]
+
+    @cached_property
+    def head(self) -> str:
+        """The first 64 K characters: enough to recognise a format by."""
+        return self.text[: 64 * 1024]
+
+    @cached_property
+    def lines(self) -> list[str]:
+        return self.text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+    @cached_property
+    def json(self) -> JsonDocument:
+        """The JSON in the text; without any, `values` is empty and `error` says why."""
+        return JsonReader(self.text, self.limits).read()
+
+    @cached_property
+    def first_record(self) -> dict[str, Any] | None:
+        """The first object of the JSON: the file itself, the first item of a list, or the first line."""
+        return next((r.value for r in self.json.records() if isinstance(r.value, dict)), None)
+
+    @property
+    def starts_as_json(self) -> bool:
+        return self.text.lstrip()[:1] in ("{", "[")
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Notes on how the text was read, whatever its format."""
+        wrong = self._decoded[1]
+        if not wrong:
+            return ()
+        return (
+            Finding(
+                "encoding",
+                "info",
+                f"{_plural(wrong, 'character')} not valid in UTF-8; shown as \ufffd.",
+            ),
+        )
