@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from app.importers.base import Importer, ParsedUpload, UnreadableUpload
 from app.importers.reading import DEFAULT_LIMITS, Content, Limits
+from app.importers.sglang_bench_serving import SglangBenchServing
 from app.importers.vllm_bench_serve import VllmBenchServe
 
-IMPORTERS: tuple[Importer, ...] = (VllmBenchServe(),)
+IMPORTERS: tuple[Importer, ...] = (SglangBenchServing(), VllmBenchServe())
 """Every importer, more specific formats first: equal confidence goes to the earlier one."""
 
 

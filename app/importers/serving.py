@@ -86,6 +86,22 @@ def drop_unobserved(record: Fields, name: str) -> bool:
     return True
 
 
+def not_observed(record: Fields) -> list[Finding]:
+    """Leave out latencies that are zero throughout: outputs of one token have no gap, and the zeros say nothing."""
+    dropped = tuple(name for name in ("tpot_s", "itl_s", "e2e_latency_s") if drop_unobserved(record, name))
+    if not dropped:
+        return []
+    return [
+        Finding(
+            "not-observed",
+            "info",
+            f"{listed(dropped)}: zero throughout, which the client writes where nothing was observed "
+            "(outputs of one token have no gap); left out.",
+            dropped,
+        )
+    ]
+
+
 # --- per-request arrays --------------------------------------------------------------------------------------------
 
 

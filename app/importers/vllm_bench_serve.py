@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from app.domain.run import Finding, ParsedRun, RunWorkload
+from app.domain.run import ParsedRun, RunWorkload
 from app.importers import serving
 from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
-from app.importers.fields import Fields, as_float, is_number, listed, model_name
+from app.importers.fields import Fields, as_float, is_number, model_name
 from app.importers.reading import Content, clean
 
 _PARALLEL_TAGS: Mapping[str, str] = {
@@ -119,7 +119,7 @@ def _run(record: Fields) -> ParsedRun:
             record, {"ttft_s": completed, "tpot_s": completed, "e2e_latency_s": completed, "itl_s": gaps}
         )
         findings += serving.recompute(record)
-        findings += _one_token_outputs(record)
+        findings += serving.not_observed(record)
     rate = serving.request_rate(record)
     cap = record.metric("concurrency", "max_concurrency", raw_unit="requests")
     record.ignore("num_prompts", "tokenizer_id", "best_of", *_NOT_KEPT)
@@ -177,22 +177,6 @@ def _run(record: Fields) -> ParsedRun:
         measured_at=measured_at,
         findings=tuple(findings),
     )
-
-
-def _one_token_outputs(record: Fields) -> list[Finding]:
-    """Outputs of one token have no gap: TPOT and ITL were not observed, and the zeros say nothing."""
-    dropped = tuple(name for name in ("tpot_s", "itl_s", "e2e_latency_s") if serving.drop_unobserved(record, name))
-    if not dropped:
-        return []
-    return [
-        Finding(
-            "not-observed",
-            "info",
-            f"{listed(dropped)}: zero throughout, which the client writes where nothing was observed "
-            "(outputs of one token have no gap); left out.",
-            dropped,
-        )
-    ]
 
 
 def _tag(record: Fields, key: str) -> str | None:
