@@ -30,11 +30,14 @@ class FigureSource:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A fabric as one device sees it. `bandwidth` is one way, per device; a pair may get less (`peer_to_peer`)."""
+    """A fabric as one device sees it. `bandwidth` is one way, per device; a pair may get less (`peer_to_peer`).
+
+    `domain_size` counts the devices that reach each other over it, None where it depends on the platform.
+    """
 
     name: str
     bandwidth: BytesPerSecond | None
-    domain_size: int = 1
+    domain_size: int | None = None
     peer_to_peer: BytesPerSecond | None = None
     topology: str | None = None
     note: str | None = None

@@ -1,0 +1,218 @@
+"""An architecture: layers with their dimensions, and nothing about how or where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from app.domain.errors import UnsupportedArchitecture
+
+AttentionKind: TypeAlias = Literal["full", "sliding", "chunked", "bidirectional", "cross"]
+
+
+@dataclass(frozen=True, slots=True)
+class SparseIndexer:
+    """A small scorer that picks the keys a query attends to (DeepSeek sparse attention, trained block sparsity).
+
+    At most `top_keys` keys are attended to. `counted` is false where the dimensions of its projections are not known
+    well enough to count their parameters.
+    """
+
+    heads: int
+    head_dim: int
+    top_keys: int
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Multi-head attention; MHA, GQA and MQA differ only in `kv_heads`.
+
+    `window` limits a query to its last `window` keys (sliding) or to its own chunk of `window` tokens (chunked).
+    `own_kv` is false where the layer reads another layer's cache. `qk_norm`: "head" has a gain vector of `head_dim`
+    for queries and keys, "full" one over all heads' width. `sinks` adds one learned logit a head (gpt-oss).
+    `v_from_k`: values are the key projection, so there is no value projection (Gemma 4's full layers); both are cached.
+    `indexer`: a query attends to chosen keys only.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    kind: AttentionKind = "full"
+    window: int | None = None
+    q_bias: bool = False
+    k_bias: bool = False
+    v_bias: bool = False
+    o_bias: bool = False
+    qk_norm: Literal["head", "full"] | None = None
+    own_kv: bool = True
+    sinks: bool = False
+    v_from_k: bool = False
+    indexer: SparseIndexer | None = None
+
+    @property
+    def variant(self) -> str:
+        """MHA, GQA or MQA."""
+        if self.kv_heads == self.heads:
+            return "MHA"
+        return "MQA" if self.kv_heads == 1 else "GQA"
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2): one compressed latent and one shared rotary key are cached.
+
+    `indexer` is DeepSeek sparse attention: a query attends to the keys that it picks.
+    """
+
+    heads: int
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    q_lora_rank: int | None = None
+    indexer: SparseIndexer | None = None
+
+    @property
+    def cached_elements(self) -> int:
+        """Elements cached per token and layer."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class OtherMixer:
+    """A token mixer that the cost table does not know (yet): named, so that a refusal can say what is missing."""
+
+    name: str
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+Mixer: TypeAlias = Attention | LatentAttention | OtherMixer
+
+
+@dataclass(frozen=True, slots=True)
+class DenseMlp:
+    """`gated` has three matrices (gate, up, down), plain has two."""
+
+    intermediate: int
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MoeMlp:
+    """Routed experts, `top_k` of them per token, and shared experts that every token uses.
+
+    `shared_intermediate` is the width of all shared experts together. `router_bias` is a per-expert bias that is part
+    of the routing product; `expert_bias` biases inside the experts. `dense_intermediate` is the width of a dense MLP
+    that runs beside the experts in the same layer, where there is one. `shared_expert_gate`: the shared experts' output
+    is scaled by one learned gate (a vector of the hidden size). `latent_size`: routed experts read and write this
+    width instead of the hidden size, between two projections of the layer.
+    """
+
+    experts: int
+    top_k: int
+    expert_intermediate: int
+    shared_experts: int = 0
+    shared_intermediate: int = 0
+    gated: bool = True
+    router_bias: bool = False
+    expert_bias: bool = False
+    dense_intermediate: int = 0
+    shared_expert_gate: bool = False
+    latent_size: int | None = None
+
+
+Mlp: TypeAlias = DenseMlp | MoeMlp
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """`count` layers of one shape. `mixer` or `mlp` is None where such layers have only the other half."""
+
+    count: int
+    mixer: Mixer | None
+    mlp: Mlp | None
+    first_index: int = 0
+    norms: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model as the cost table needs it.
+
+    `norm_has_bias` is true for LayerNorm with a bias vector. `parallel_block` computes attention and MLP from the same
+    input (PaLM, Falcon, GPT-J). `learned_positions` counts rows of a learned position table. `tower_params` counts the
+    vision or audio tower beside the language model. `undescribed` names parameters that no layer describes, where there
+    are some. `record` is the whole catalogue entry, for pages that show everything.
+    """
+
+    id: str
+    name: str
+    kind: str
+    hidden_size: int
+    vocab_size: int
+    layers: tuple[LayerGroup, ...]
+    tied_embeddings: bool = False
+    lm_head_bias: bool = False
+    norm: str = "rmsnorm"
+    norm_has_bias: bool = False
+    final_norm: bool = True
+    learned_positions: int = 0
+    parallel_block: bool = False
+    max_position: int | None = None
+    activation: str | None = None
+    family: str | None = None
+    release_year: int | None = None
+    hf_id: str | None = None
+    hf_model_type: str | None = None
+    recorded_total_params: float | None = None
+    recorded_active_params: float | None = None
+    published_total_params: float | None = None
+    published_active_params: float | None = None
+    tower_params: int = 0
+    undescribed: str | None = None
+    aliases: tuple[str, ...] = ()
+    shipped: bool = True
+    copied_from: str | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_layers(self) -> int:
+        return sum(group.count for group in self.layers)
+
+    @property
+    def is_moe(self) -> bool:
+        return any(isinstance(group.mlp, MoeMlp) for group in self.layers)
+
+    def attention_groups(self) -> Iterator[tuple[LayerGroup, Attention | LatentAttention]]:
+        """Layer groups with attention, beside their attention."""
+        for group in self.layers:
+            if isinstance(group.mixer, (Attention, LatentAttention)):
+                yield group, group.mixer
+
+    def require_supported(self) -> None:
+        """Raise UnsupportedArchitecture, naming what is missing, unless every layer can become cost rows."""
+        if not self.layers:
+            raise UnsupportedArchitecture(self.name, f"a {self.kind} model has no decoder layers to estimate")
+        for group in self.layers:
+            if isinstance(group.mixer, OtherMixer):
+                raise UnsupportedArchitecture(self.name, f"layers of kind {group.mixer.name!r} cannot be estimated")
+            if isinstance(group.mixer, Attention) and group.mixer.kind == "cross":
+                raise UnsupportedArchitecture(self.name, "cross-attention layers cannot be estimated")
+        if self.vocab_size <= 0 or self.kind not in DECODER_KINDS:
+            raise UnsupportedArchitecture(self.name, f"{self.kind} models cannot be estimated: only decoders can")
+
+    @property
+    def supported(self) -> bool:
+        try:
+            self.require_supported()
+        except UnsupportedArchitecture:
+            return False
+        return True
+
+
+DECODER_KINDS: frozenset[str] = frozenset({"decoder", "moe", "vlm"})
+"""Kinds whose text decoder is a stack of attention and MLP layers; a vlm counts its language model only."""
