@@ -18,18 +18,18 @@ from app.storage.tables import HardwareRow
 def add(
     *,
     session: Session,
-    id: str,
+    hardware_id: str,
     name: str,
     payload: Mapping[str, Any],
     copied_from: str | None = None,
     now: datetime | None = None,
 ) -> StoredHardware:
     """Store a new hardware profile. Raises Conflict when the id is taken."""
-    if session.get(HardwareRow, id) is not None:
-        raise Conflict(f"a hardware profile {id!r} is stored already")
+    if session.get(HardwareRow, hardware_id) is not None:
+        raise Conflict(f"a hardware profile {hardware_id!r} is stored already")
     moment = now or utc_now()
     row = HardwareRow(
-        id=id, name=name, copied_from=copied_from, payload=dict(payload), created_at=moment, updated_at=moment
+        id=hardware_id, name=name, copied_from=copied_from, payload=dict(payload), created_at=moment, updated_at=moment
     )
     with translated():
         session.add(row)
@@ -37,14 +37,14 @@ def add(
     return _record(row)
 
 
-def get(*, session: Session, id: str) -> StoredHardware:
+def get(*, session: Session, hardware_id: str) -> StoredHardware:
     """The hardware profile, or NotFound."""
-    return _record(_row(session, id))
+    return _record(_row(session, hardware_id))
 
 
-def find(*, session: Session, id: str) -> StoredHardware | None:
+def find(*, session: Session, hardware_id: str) -> StoredHardware | None:
     """The hardware profile, or None."""
-    row = session.get(HardwareRow, id)
+    row = session.get(HardwareRow, hardware_id)
     return _record(row) if row else None
 
 
@@ -57,16 +57,16 @@ def list_all(*, session: Session) -> tuple[StoredHardware, ...]:
 def update(
     *,
     session: Session,
-    id: str,
+    hardware_id: str,
     name: str,
     payload: Mapping[str, Any],
     expected_revision: int | None = None,
     now: datetime | None = None,
 ) -> StoredHardware:
     """Replace name and payload. With `expected_revision`, Conflict if somebody else has edited it since."""
-    row = _row(session, id)
+    row = _row(session, hardware_id)
     if expected_revision is not None and row.revision != expected_revision:
-        raise Conflict(f"{id!r} has been edited since (revision {row.revision}): load it again, then edit")
+        raise Conflict(f"{hardware_id!r} has been edited since (revision {row.revision}): load it again, then edit")
     row.name = name
     row.payload = dict(payload)
     row.revision += 1
@@ -77,23 +77,23 @@ def update(
     return _record(row)
 
 
-def delete(*, session: Session, id: str) -> None:
+def delete(*, session: Session, hardware_id: str) -> None:
     """Delete a hardware profile. Raises Conflict while runs are linked to it, since they would point at nothing."""
-    row = _row(session, id)
-    linked = runs.count_runs(session=session, hardware_id=id)
+    row = _row(session, hardware_id)
+    linked = runs.count_runs(session=session, hardware_id=hardware_id)
     if linked:
         raise Conflict(
-            f"{linked} {'run is' if linked == 1 else 'runs are'} linked to {id!r}: link them elsewhere first"
+            f"{linked} {'run is' if linked == 1 else 'runs are'} linked to {hardware_id!r}: link them elsewhere first"
         )
     with translated():
         session.delete(row)
         session.flush()
 
 
-def _row(session: Session, id: str) -> HardwareRow:
-    row = session.get(HardwareRow, id)
+def _row(session: Session, hardware_id: str) -> HardwareRow:
+    row = session.get(HardwareRow, hardware_id)
     if row is None:
-        raise NotFound("hardware profile", id)
+        raise NotFound("hardware profile", hardware_id)
     return row
 
 

@@ -18,18 +18,18 @@ from app.storage.tables import ModelRow
 def add(
     *,
     session: Session,
-    id: str,
+    model_id: str,
     name: str,
     payload: Mapping[str, Any],
     copied_from: str | None = None,
     now: datetime | None = None,
 ) -> StoredModel:
     """Store a new model. Raises Conflict when the id is taken."""
-    if session.get(ModelRow, id) is not None:
-        raise Conflict(f"a model {id!r} is stored already")
+    if session.get(ModelRow, model_id) is not None:
+        raise Conflict(f"a model {model_id!r} is stored already")
     moment = now or utc_now()
     row = ModelRow(
-        id=id, name=name, copied_from=copied_from, payload=dict(payload), created_at=moment, updated_at=moment
+        id=model_id, name=name, copied_from=copied_from, payload=dict(payload), created_at=moment, updated_at=moment
     )
     with translated():
         session.add(row)
@@ -37,14 +37,14 @@ def add(
     return _record(row)
 
 
-def get(*, session: Session, id: str) -> StoredModel:
+def get(*, session: Session, model_id: str) -> StoredModel:
     """The model, or NotFound."""
-    return _record(_row(session, id))
+    return _record(_row(session, model_id))
 
 
-def find(*, session: Session, id: str) -> StoredModel | None:
+def find(*, session: Session, model_id: str) -> StoredModel | None:
     """The model, or None."""
-    row = session.get(ModelRow, id)
+    row = session.get(ModelRow, model_id)
     return _record(row) if row else None
 
 
@@ -57,16 +57,16 @@ def list_all(*, session: Session) -> tuple[StoredModel, ...]:
 def update(
     *,
     session: Session,
-    id: str,
+    model_id: str,
     name: str,
     payload: Mapping[str, Any],
     expected_revision: int | None = None,
     now: datetime | None = None,
 ) -> StoredModel:
     """Replace name and payload. With `expected_revision`, Conflict if somebody else has edited it since."""
-    row = _row(session, id)
+    row = _row(session, model_id)
     if expected_revision is not None and row.revision != expected_revision:
-        raise Conflict(f"{id!r} has been edited since (revision {row.revision}): load it again, then edit")
+        raise Conflict(f"{model_id!r} has been edited since (revision {row.revision}): load it again, then edit")
     row.name = name
     row.payload = dict(payload)
     row.revision += 1
@@ -77,23 +77,23 @@ def update(
     return _record(row)
 
 
-def delete(*, session: Session, id: str) -> None:
+def delete(*, session: Session, model_id: str) -> None:
     """Delete a model. Raises Conflict while runs are linked to it, since they would point at nothing."""
-    row = _row(session, id)
-    linked = runs.count_runs(session=session, model_id=id)
+    row = _row(session, model_id)
+    linked = runs.count_runs(session=session, model_id=model_id)
     if linked:
         raise Conflict(
-            f"{linked} {'run is' if linked == 1 else 'runs are'} linked to {id!r}: link them elsewhere first"
+            f"{linked} {'run is' if linked == 1 else 'runs are'} linked to {model_id!r}: link them elsewhere first"
         )
     with translated():
         session.delete(row)
         session.flush()
 
 
-def _row(session: Session, id: str) -> ModelRow:
-    row = session.get(ModelRow, id)
+def _row(session: Session, model_id: str) -> ModelRow:
+    row = session.get(ModelRow, model_id)
     if row is None:
-        raise NotFound("model", id)
+        raise NotFound("model", model_id)
     return row
 
 

@@ -33,14 +33,14 @@ def add(
     return _record(row)
 
 
-def get(*, session: Session, id: str) -> StoredWorkload:
+def get(*, session: Session, workload_id: str) -> StoredWorkload:
     """The workload, or NotFound."""
-    return _record(_row(session, id))
+    return _record(_row(session, workload_id))
 
 
-def find(*, session: Session, id: str) -> StoredWorkload | None:
+def find(*, session: Session, workload_id: str) -> StoredWorkload | None:
     """The workload, or None."""
-    row = session.get(WorkloadRow, id)
+    row = session.get(WorkloadRow, workload_id)
     return _record(row) if row else None
 
 
@@ -53,7 +53,7 @@ def list_all(*, session: Session) -> tuple[StoredWorkload, ...]:
 def update(
     *,
     session: Session,
-    id: str,
+    workload_id: str,
     name: str,
     payload: Mapping[str, Any],
     model_id: str | None = None,
@@ -61,9 +61,9 @@ def update(
     now: datetime | None = None,
 ) -> StoredWorkload:
     """Replace name, payload and model. With `expected_revision`, Conflict if somebody else has edited it since."""
-    row = _row(session, id)
+    row = _row(session, workload_id)
     if expected_revision is not None and row.revision != expected_revision:
-        raise Conflict(f"{id!r} has been edited since (revision {row.revision}): load it again, then edit")
+        raise Conflict(f"{workload_id!r} has been edited since (revision {row.revision}): load it again, then edit")
     row.name = name
     row.payload = dict(payload)
     row.model_id = model_id
@@ -75,18 +75,18 @@ def update(
     return _record(row)
 
 
-def delete(*, session: Session, id: str) -> None:
+def delete(*, session: Session, workload_id: str) -> None:
     """Delete a workload. Runs that were linked to it keep what they know themselves."""
-    row = _row(session, id)
+    row = _row(session, workload_id)
     with translated():
         session.delete(row)
         session.flush()
 
 
-def _row(session: Session, id: str) -> WorkloadRow:
-    row = session.get(WorkloadRow, id)
+def _row(session: Session, workload_id: str) -> WorkloadRow:
+    row = session.get(WorkloadRow, workload_id)
     if row is None:
-        raise NotFound("workload", id)
+        raise NotFound("workload", workload_id)
     return row
 
 

@@ -1,0 +1,91 @@
+"""Everything that is stored, as plain JSON values: what `bytebound export` writes, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from sqlmodel import Session
+
+from app.domain.run import RunWorkload
+from app.storage import comparisons, hardware, models, runs, workloads
+from app.storage.records import StoredHardware, StoredModel, StoredRun, StoredWorkload
+
+VERSION = 1
+"""Version of the lines' shape, in the first line."""
+
+
+def exported_items(*, session: Session, app_version: str) -> Iterator[dict[str, Any]]:
+    """A heading, then the team's hardware, models and workloads, all runs and all comparisons, oldest first.
+
+    Each has a `kind`. Uploaded files are not part of it (a backup has them); a run names its own by `sha256`.
+    """
+    yield {"kind": "export", "version": VERSION, "app_version": app_version}
+    for profile in hardware.list_all(session=session):
+        yield {"kind": "hardware", **_entry(profile)}
+    for model in models.list_all(session=session):
+        yield {"kind": "model", **_entry(model)}
+    for workload in workloads.list_all(session=session):
+        yield {"kind": "workload", **_entry(workload)}
+    for run in runs.iterate_runs(session=session):
+        yield {"kind": "run", **run_json(run)}
+    for comparison in comparisons.iterate_comparisons(session=session):
+        yield {"kind": "comparison", **_plain(asdict(comparison))}
+
+
+def run_json(run: StoredRun) -> dict[str, Any]:
+    """A run with every metric in SI units and the place in the file that it was read from."""
+    parsed = run.parsed
+    return {
+        "id": run.id,
+        "name": run.name,
+        "format": run.format,
+        "created_at": run.created_at.isoformat(),
+        "measured_at": run.measured_at,
+        "upload": {
+            "id": run.upload.id,
+            "sha256": run.upload.sha256,
+            "file_name": run.upload.file_name,
+            "position": run.position,
+        },
+        "hardware": run.hardware_id,
+        "hardware_hint": run.hardware_hint,
+        "hardware_is_guess": run.hardware_is_guess,
+        "model": run.model_id,
+        "model_hint": run.model_hint,
+        "model_is_guess": run.model_is_guess,
+        "workload_id": run.workload_id,
+        "workload": _workload(parsed.workload),
+        "workload_overrides": dict(run.workload_overrides),
+        "tags": list(run.tags),
+        "is_example": run.is_example,
+        "is_baseline": run.is_baseline,
+        "baseline_run": run.baseline_run_id,
+        "metrics": [{**asdict(metric), "unit": metric.unit} for metric in parsed.metrics],
+        "parallel": dict(parsed.parallel),
+        "software": dict(parsed.software),
+        "series": dict(parsed.series),
+        "kernels": [dict(kernel) for kernel in parsed.kernels],
+        "samples": {name: list(values) for name, values in parsed.samples.items()},
+        "evidence": dict(parsed.evidence),
+        "findings": [_plain(asdict(finding)) for finding in parsed.findings],
+        "notes": parsed.notes,
+    }
+
+
+def _workload(workload: RunWorkload) -> dict[str, Any]:
+    return {
+        name: dict(value) if isinstance(value, Mapping) else value
+        for name in RunWorkload.__dataclass_fields__
+        if (value := getattr(workload, name)) is not None
+    }
+
+
+def _entry(entry: StoredHardware | StoredModel | StoredWorkload) -> dict[str, Any]:
+    return _plain(asdict(entry))
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
