@@ -194,13 +194,13 @@ class Fields:
             for key, value in self.fields.items()
             if key not in named and key not in self._used and value not in (None, "") and is_secret(key, value)
         ]
-        return named + secret
+        return named + secret[:MAX_TAGS]
 
     def findings(self) -> list[Finding]:
         """At most one finding for non-finite values and one for values of the wrong kind."""
         out: list[Finding] = []
         if self.non_finite:
-            names = tuple(dict.fromkeys(clean(k, 80) for k in self.non_finite))
+            names = tuple(dict.fromkeys(clean(k, 80) for k in self.non_finite[:MAX_TAGS]))
             out.append(
                 Finding(
                     "non-finite",
@@ -210,7 +210,7 @@ class Fields:
                 )
             )
         if self.wrong_type:
-            names = tuple(dict.fromkeys(clean(k, 80) for k in self.wrong_type))
+            names = tuple(dict.fromkeys(clean(k, 80) for k in self.wrong_type[:MAX_TAGS]))
             out.append(
                 Finding(
                     "wrong-type",

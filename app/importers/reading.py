@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any, NoReturn
 
 from app.domain.run import Finding
@@ -524,7 +525,13 @@ class Content:
     @cached_property
     def first_record(self) -> dict[str, Any] | None:
         """The first object of the JSON: the file itself, the first item of a list, or the first line."""
-        return next((r.value for r in self.json.records() if isinstance(r.value, dict)), None)
+        return self.first_records[0] if self.first_records else None
+
+    @cached_property
+    def first_records(self) -> list[dict[str, Any]]:
+        """The first few objects: a log may hold other ones before the results."""
+        objects = (r.value for r in self.json.records() if isinstance(r.value, dict))
+        return list(islice(objects, 20))
 
     @property
     def starts_as_json(self) -> bool:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from app.importers.base import Importer, ParsedUpload, UnreadableUpload
-from app.importers.reading import DEFAULT_LIMITS, Content, Limits
+from app.importers.llama_bench import LlamaBench
+from app.importers.native import Native
+from app.importers.reading import DEFAULT_LIMITS, Content, Limits, clean
 from app.importers.sglang_bench_serving import SglangBenchServing
+from app.importers.unsupported import KNOWN_UNSUPPORTED, guess_of_broken_json
 from app.importers.vllm_bench_serve import VllmBenchServe
 
-IMPORTERS: tuple[Importer, ...] = (SglangBenchServing(), VllmBenchServe())
+IMPORTERS: tuple[Importer, ...] = (Native(), SglangBenchServing(), VllmBenchServe(), LlamaBench())
 """Every importer, more specific formats first: equal confidence goes to the earlier one."""
+
+
+def accepted_formats() -> tuple[str, ...]:
+    """Titles of the formats that are read, for messages and pages."""
+    return tuple(importer.title for importer in IMPORTERS)
 
 
 def detect(content: Content) -> Importer:
@@ -17,11 +25,51 @@ def detect(content: Content) -> Importer:
     best, sniff = max(sniffs, key=lambda pair: pair[1].confidence)
     if sniff.confidence > 0:
         return best
-    raise UnreadableUpload(
+    raise _refusal(content, [(importer.id, sniff.reason) for importer, sniff in sniffs])
+
+
+def _refusal(content: Content, tried: list[tuple[str, str]]) -> UnreadableUpload:
+    """Why nothing fits, naming what the file seems to be."""
+    first = content.first_record
+    known = next((known for known in KNOWN_UNSUPPORTED if known.matches(content, first)), None)
+    if known is not None:
+        return UnreadableUpload(
+            "not-supported",
+            f"This looks like {known.title}, a format that is not supported yet.",
+            hint=known.note or "Our own format takes the same numbers, if you can write a few lines of JSON.",
+            tried=tried,
+            accepts=accepted_formats(),
+        )
+    document = content.json
+    if content.starts_as_json and document.error:
+        guess = guess_of_broken_json(content.head) or "JSON"
+        if document.cut_at is not None:
+            return UnreadableUpload(
+                "cut-off",
+                f"This looks like {guess} that is cut off at byte {document.cut_at}.",
+                hint="The writer or the copy was interrupted: upload the whole file.",
+                tried=tried,
+                accepts=accepted_formats(),
+            )
+        return UnreadableUpload(
+            "damaged",
+            f"This looks like {guess} that is damaged: {document.error}.",
+            hint="Upload the file as the tool wrote it.",
+            tried=tried,
+            accepts=accepted_formats(),
+        )
+    if first is not None:
+        keys = ", ".join(clean(key, 40) for key in list(first)[:8]) or "no keys"
+        seen = f"The file is JSON with the keys {keys}, which is no format known here."
+    else:
+        line = next((clean(line, 80) for line in content.head.split("\n") if line.strip()), "")
+        seen = f"The file is text that begins with “{line}”, which is no format known here."
+    return UnreadableUpload(
         "not-recognised",
-        "The file is not one of the known benchmark formats.",
-        tried=tuple((importer.id, sniff.reason) for importer, sniff in sniffs),
-        accepts=tuple(importer.title for importer in IMPORTERS),
+        seen,
+        hint="Upload a result file of one of the accepted tools, or write the numbers in our own format.",
+        tried=tried,
+        accepts=accepted_formats(),
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any
@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.domain.run import Finding, Metric, ParsedRun
+from app.importers.base import UnreadableUpload
 from app.importers.fields import Fields, as_float, listed
-from app.importers.reading import clean
+from app.importers.reading import Content, clean
 
 MILLI = 1e-3
 
@@ -46,8 +47,32 @@ _RECOMPUTED: tuple[tuple[str, float | None], ...] = (
     ("std", None),
 )
 
+MOST_OTHER_PERCENTILES = 40
+
 FEW_SAMPLES = 1000
 """A 99th percentile of fewer observations rests on under ten of them."""
+
+
+def read_runs(
+    content: Content, looks_like: Callable[[Mapping[str, Any]], bool], read: Callable[[Fields], ParsedRun]
+) -> tuple[list[ParsedRun], list[Finding]]:
+    """Every result in the JSON of a file, and the notes on the file. Raises UnreadableUpload when there is none."""
+    runs: list[ParsedRun] = []
+    strangers: list[str] = []
+    for record in content.json.records():
+        if isinstance(record.value, dict) and looks_like(record.value):
+            if len(runs) >= content.limits.max_runs:
+                raise UnreadableUpload(
+                    "too-large",
+                    f"The file holds more than {content.limits.max_runs} results.",
+                    hint="Split it into several files.",
+                )
+            runs.append(read(Fields(record.value, record.prefix)))
+        else:
+            strangers.append(record.prefix or "/")
+    if not runs:
+        raise UnreadableUpload("invalid", "No result of this tool is in the file.")
+    return runs, [*content.findings(), *content.json.findings(), *stranger_findings(strangers)]
 
 
 def matches_statistic(key: str) -> bool:
@@ -70,7 +95,7 @@ def read_statistics(record: Fields, counts: Mapping[str, float | None]) -> dict[
         stat = _STAT_OF_WORD.get(match[1]) or _STAT_OF_PERCENTILE.get(float(match[2]))
         if stat is not None:
             record.metric(name, key, scale=MILLI, raw_unit="ms", stat=stat, count=counts.get(name))
-        else:
+        elif len(others) < MOST_OTHER_PERCENTILES:
             value = record.number(key)
             if value is not None:
                 others[f"{name}.p{match[2]}"] = value * MILLI
@@ -355,16 +380,21 @@ def missing_facts(metrics: Iterable[Metric], unknown: Mapping[str, str]) -> list
     elif tails:
         absent |= dict.fromkeys(tails, "p95")
     if absent:
-        out.append(
-            Finding(
-                "missing-facts",
-                "info",
-                f"Not in the file: {', '.join(dict.fromkeys(absent.values()))}. "
-                "Add what you know, so that the run can be compared.",
-                tuple(absent),
-            )
-        )
+        out += facts_finding(absent)
     return out
+
+
+def facts_finding(absent: Mapping[str, str]) -> list[Finding]:
+    """The one note on facts that are not in the file (field: words)."""
+    return [
+        Finding(
+            "missing-facts",
+            "info",
+            f"Not in the file: {', '.join(dict.fromkeys(absent.values()))}. "
+            "Add what you know, so that the run can be compared.",
+            tuple(absent),
+        )
+    ]
 
 
 # --- the run around the numbers ------------------------------------------------------------------------------------

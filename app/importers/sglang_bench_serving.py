@@ -14,7 +14,7 @@ from typing import Any
 from app.domain.run import Finding, ParsedRun, RunWorkload
 from app.domain.units import GIBI
 from app.importers import serving
-from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
+from app.importers.base import ParsedUpload, Sniff
 from app.importers.fields import Fields, as_float, is_number, model_name
 from app.importers.reading import Content, clean
 
@@ -90,28 +90,15 @@ class SglangBenchServing:
     tried_on_real_file = True
 
     def sniff(self, content: Content) -> Sniff:
-        first = content.first_record
-        if first is None:
+        if content.first_record is None:
             return Sniff(0.0, "no JSON object in the file")
-        if looks_like(first):
+        if any(looks_like(fields) for fields in content.first_records):
             return Sniff(0.98, "has fields that only SGLang's client writes")
         return Sniff(0.0, "no total_output_tokens_retokenized, and no mean_ttft_ms beside mean_e2e_latency_ms")
 
     def parse(self, content: Content) -> ParsedUpload:
-        runs: list[ParsedRun] = []
-        strangers: list[str] = []
-        for record in content.json.records():
-            if isinstance(record.value, dict) and looks_like(record.value):
-                runs.append(_run(Fields(record.value, record.prefix)))
-            else:
-                strangers.append(record.prefix or "/")
-        if not runs:
-            raise UnreadableUpload("invalid", "No result of SGLang's serving client is in the file.")
-        return ParsedUpload(
-            self.id,
-            serving.with_series(runs),
-            (*content.findings(), *content.json.findings(), *serving.stranger_findings(strangers)),
-        )
+        runs, notes = serving.read_runs(content, looks_like, _run)
+        return ParsedUpload(self.id, serving.with_series(runs), tuple(notes))
 
 
 def _run(record: Fields) -> ParsedRun:

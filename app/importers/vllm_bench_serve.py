@@ -14,7 +14,7 @@ from typing import Any
 
 from app.domain.run import ParsedRun, RunWorkload
 from app.importers import serving
-from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
+from app.importers.base import ParsedUpload, Sniff
 from app.importers.fields import Fields, as_float, is_number, model_name
 from app.importers.reading import Content, clean
 
@@ -61,28 +61,15 @@ class VllmBenchServe:
 
     def sniff(self, content: Content) -> Sniff:
         """One object, a list of them, or one a line."""
-        first = content.first_record
-        if first is None:
+        if content.first_record is None:
             return Sniff(0.0, "no JSON object in the file")
-        if looks_like(first):
+        if any(looks_like(fields) for fields in content.first_records):
             return Sniff(0.95, "has request_throughput and latency statistics in milliseconds")
         return Sniff(0.0, "no request_throughput with statistics such as mean_ttft_ms")
 
     def parse(self, content: Content) -> ParsedUpload:
-        runs: list[ParsedRun] = []
-        strangers: list[str] = []
-        for record in content.json.records():
-            if isinstance(record.value, dict) and looks_like(record.value):
-                runs.append(_run(Fields(record.value, record.prefix)))
-            else:
-                strangers.append(record.prefix or "/")
-        if not runs:
-            raise UnreadableUpload("invalid", "No result of vLLM's serving client is in the file.")
-        return ParsedUpload(
-            self.id,
-            serving.with_series(runs),
-            (*content.findings(), *content.json.findings(), *serving.stranger_findings(strangers)),
-        )
+        runs, notes = serving.read_runs(content, looks_like, _run)
+        return ParsedUpload(self.id, serving.with_series(runs), tuple(notes))
 
 
 def _run(record: Fields) -> ParsedRun:

@@ -1,0 +1,238 @@
+"""Formats that are recognised so that a refusal can name them, but not read yet.
+
+An entry goes away when an importer for its format is added. The tests follow the shape of real files of each tool.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.importers.reading import Content
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFormat:
+    """A format by id and title. `object_test` looks at the first JSON object, `text_test` at the head of the text."""
+
+    id: str
+    title: str
+    object_test: Callable[[Mapping[str, Any]], bool] | None = None
+    text_test: Callable[[str], bool] | None = None
+    note: str = ""
+
+    def matches(self, content: Content, first: Mapping[str, Any] | None) -> bool:
+        if self.object_test is not None and first is not None and self.object_test(first):
+            return True
+        return self.text_test is not None and self.text_test(content.head)
+
+
+def _has(*keys: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda d: all(key in d for key in keys)
+
+
+def _item(value: Any) -> Mapping[str, Any]:
+    """The first object of a list, or of an object's values."""
+    items = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
+    return next((item for item in items if isinstance(item, dict)), {})
+
+
+def _search(pattern: str) -> Callable[[str], bool]:
+    compiled = re.compile(pattern, re.MULTILINE)
+    return lambda text: compiled.search(text) is not None
+
+
+def _aiperf(d: Mapping[str, Any]) -> bool:
+    metrics = d["records"] if isinstance(d.get("records"), dict) else d
+    named = [metrics.get(key) for key in ("request_throughput", "request_latency", "time_to_first_token")]
+    return any(isinstance(m, dict) and "unit" in m and "avg" in m for m in named)
+
+
+def _genai_or_ai(newer: bool) -> Callable[[Mapping[str, Any]], bool]:
+    marks = ("aiperf_version", "schema_version", "was_cancelled", "error_summary")
+    return lambda d: _aiperf(d) and any(mark in d for mark in marks) is newer
+
+
+def _records_line(d: Mapping[str, Any]) -> bool:
+    value = _item(d.get("metrics"))
+    return isinstance(d.get("metadata"), dict) and "value" in value and "unit" in value
+
+
+def _golden_values(d: Mapping[str, Any]) -> bool:
+    value = _item(d)
+    return "start_step" in value and "end_step" in value and "values" in value
+
+
+def _optimum(d: Mapping[str, Any]) -> bool:
+    if isinstance(d.get("report"), dict) and isinstance(d.get("config"), dict):
+        return True
+    latency = _item(d).get("latency")
+    return isinstance(latency, dict) and "values" in latency and "p50" in latency
+
+
+def _trace(d: Mapping[str, Any]) -> bool:
+    return isinstance(d.get("traceEvents"), list) or ("ph" in d and "ts" in d)
+
+
+KNOWN_UNSUPPORTED: tuple[KnownFormat, ...] = (
+    KnownFormat("inferencex-agg", "an InferenceX aggregate", _has("tput_per_gpu", "hw")),
+    KnownFormat(
+        "inferencex-result",
+        "an InferenceX serving result in seconds",
+        lambda d: "request_throughput" in d and ("median_ttft" in d or "mean_ttft" in d),
+    ),
+    KnownFormat(
+        "vllm-bench-latency",
+        "a vLLM latency benchmark",
+        lambda d: {"avg_latency", "latencies", "percentiles"} <= d.keys() and not any("ttft" in k for k in d),
+    ),
+    KnownFormat(
+        "vllm-bench-throughput",
+        "a vLLM throughput benchmark",
+        _has("elapsed_time", "num_requests", "requests_per_second", "tokens_per_second"),
+    ),
+    KnownFormat(
+        "vllm-pytorch-side-file",
+        "a vLLM result in the PyTorch benchmark format",
+        lambda d: isinstance(d.get("benchmark"), dict) and isinstance(d.get("metric"), dict) and "model" in d,
+        note="The plain result file that stands beside it is read.",
+    ),
+    KnownFormat(
+        "sglang-bench-one-batch",
+        "an SGLang one-batch benchmark",
+        lambda d: (
+            {"run_name", "batch_size", "input_len", "output_len"} <= d.keys()
+            and ("prefill_latency" in d or "latency" in d)
+        ),
+    ),
+    KnownFormat("trtllm-bench", "a TensorRT-LLM report", _has("engine", "world_info", "request_info", "performance")),
+    KnownFormat("aiperf", "an AIPerf export", _genai_or_ai(newer=True)),
+    KnownFormat("genai-perf", "a GenAI-Perf export", _genai_or_ai(newer=False)),
+    KnownFormat(
+        "aiperf-records", "AIPerf per-request records", _records_line, note="Upload the summary export instead."
+    ),
+    KnownFormat("perf-analyzer", "a raw perf_analyzer profile", _has("experiments", "service_kind")),
+    KnownFormat(
+        "guidellm",
+        "a GuideLLM report",
+        lambda d: "time_to_first_token_ms" in (_item(d.get("benchmarks")).get("metrics") or {}),
+    ),
+    KnownFormat(
+        "pytest-benchmark",
+        "a pytest-benchmark report",
+        lambda d: "machine_info" in d and "stats" in _item(d.get("benchmarks")),
+    ),
+    KnownFormat(
+        "google-benchmark",
+        "a google-benchmark report",
+        lambda d: "real_time" in _item(d.get("benchmarks")) or "run_type" in _item(d.get("benchmarks")),
+    ),
+    KnownFormat("optimum-benchmark", "an optimum-benchmark report", _optimum),
+    KnownFormat("torch-profiler-trace", "a Chrome trace (PyTorch profiler, rocprof)", _trace),
+    KnownFormat("rocprofv3", "a rocprofv3 report", _has("rocprofiler-sdk-tool")),
+    KnownFormat("nccl-tests", "an nccl-tests report", _has("nccl_version", "results", "config")),
+    KnownFormat("hf-trainer-state", "a Hugging Face trainer_state.json", _has("log_history", "global_step")),
+    KnownFormat("megatron-golden-values", "Megatron golden values", _golden_values),
+    KnownFormat("kernelbench-timing", "a KernelBench timing file", lambda d: "num_trials" in _item(_item(d))),
+    KnownFormat(
+        "nccl-tests",
+        "nccl-tests or rccl-tests output",
+        text_test=_search(r"^# nccl-tests version|^# nThread|\balgbw\b[^\n]*\bbusbw\b"),
+    ),
+    KnownFormat("ncu-csv", "an Nsight Compute CSV", text_test=_search(r'^"ID","Process ID"')),
+    KnownFormat(
+        "nsys-stats",
+        "an Nsight Systems statistics report",
+        text_test=_search(r"Total Time(?: \(ns\))?[^\n]*(?:Instances|Num Calls|Count)\b"),
+    ),
+    KnownFormat("mlperf-mllog", "an MLPerf training log", text_test=_search(r":::MLLOG ")),
+    KnownFormat(
+        "mlperf-loadgen-summary",
+        "an MLPerf LoadGen summary",
+        text_test=lambda t: "MLPerf Results Summary" in t or (len(t) < 2000 and "encountered during test" in t),
+    ),
+    KnownFormat("megatron-log", "a Megatron training log", text_test=_search(r"elapsed time per iteration \(ms\):")),
+    KnownFormat("torchtitan-log", "a torchtitan log", text_test=_search(r"step:[^\n]*tps:[^\n]*mfu:")),
+    KnownFormat("maxtext-log", "a MaxText log", text_test=_search(r"completed step:[^\n]*TFLOP/s/device:")),
+    KnownFormat(
+        "flash-attention-bench",
+        "FlashAttention benchmark output",
+        text_test=lambda t: ("### causal=" in t or "### headdim =" in t or "headdim = " in t) and "TFLOP" in t,
+    ),
+    KnownFormat(
+        "deepep-test",
+        "DeepEP test output",
+        text_test=_search(r"\[tuning\] Best dispatch|Dispatch \+ combine bandwidth|GB/s \(SU\)"),
+    ),
+    KnownFormat(
+        "serving-console",
+        "the console block of a serving client",
+        text_test=_search(r"=+ Serving Benchmark Result =+"),
+        note="Run the client again with --save-result (vLLM) or --output-file (SGLang) and upload that file.",
+    ),
+    KnownFormat(
+        "genai-perf-table",
+        "a GenAI-Perf or AIPerf console table",
+        text_test=_search(r"NVIDIA GenAI-Perf \||[│┃|]\s*Time [Tt]o [Ff]irst [Tt]oken"),
+    ),
+    KnownFormat("liger-kernel-csv", "a Liger-Kernel CSV", text_test=_search(r"\Akernel_name,kernel_provider,")),
+    KnownFormat(
+        "optimum-benchmark",
+        "an old optimum-benchmark CSV",
+        text_test=_search(r"\A[^\n]*(?:forward\.latency\(s\)|backend\.name[^\n]*benchmark\.name)"),
+    ),
+    KnownFormat(
+        "rocprof",
+        "a rocprof CSV",
+        text_test=_search(r'\A[^\n]*(?:"?Kernel_Name"?[^\n]*Start_Timestamp|"Name","Calls","TotalDurationNs")'),
+    ),
+    KnownFormat(
+        "rocprof-compute-csv",
+        "the system description of rocprof-compute, without a measurement",
+        text_test=_search(r"\Aworkload_name,command,"),
+        note="Upload the counter file (pmc_perf.csv) beside it.",
+    ),
+    KnownFormat(
+        "triton-perf-report",
+        "a Triton perf_report CSV",
+        text_test=_search(r"\A[^\n,]{0,60}(?:,[^\n,]{1,60}){1,20}\n(?:-?\d+(?:\.\d+)?(?:,|$)){2,21}"),
+        note="Its numbers have no unit and no device; our own format states both.",
+    ),
+    KnownFormat(
+        "llama-cpp-log",
+        "a llama.cpp log without a result table",
+        text_test=_search(r"\A\s*ggml_(?:cuda_init|vulkan):"),
+        note="The benchmark stopped before it printed a result.",
+    ),
+)
+"""In order of recognition, more specific first; JSON before text."""
+
+
+_CUT_OFF_MARKS: tuple[tuple[str, str], ...] = (
+    ("total_output_tokens_retokenized", "an SGLang serving result"),
+    ("mean_e2e_latency_ms", "an SGLang serving result"),
+    ('"bytebound"', "a file in Bytebound's own format"),
+    ("build_commit", "a llama-bench result"),
+    ("model_n_params", "a llama-bench result"),
+    ("total_token_throughput", "a vLLM serving result"),
+    ("total_input_tokens", "a vLLM serving result"),
+    ("_ttft_ms", "a vLLM serving result"),
+    ("tokenizer_id", "a vLLM serving result"),
+    ("traceEvents", "a Chrome trace"),
+    ("time_to_first_token_ms", "a GuideLLM report"),
+    ("time_to_first_token", "an AIPerf export"),
+    ("machine_info", "a pytest-benchmark report"),
+    ("real_time", "a google-benchmark report"),
+    ("log_history", "a Hugging Face trainer_state.json"),
+    ("nccl_version", "an nccl-tests report"),
+)
+_SGLANG_START = re.compile(r'^\s*\{"tag":[^\n]{0,400}"(?:dataset_name|server_info|sharegpt_output_len)"')
+
+
+def guess_of_broken_json(head: str) -> str | None:
+    """What a damaged JSON text was meant to be, from the key names in its beginning."""
+    if _SGLANG_START.match(head):
+        return "an SGLang serving result"
+    return next((title for mark, title in _CUT_OFF_MARKS if mark in head), None)
