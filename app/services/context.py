@@ -1,0 +1,18 @@
+"""What every use case works with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.catalog.loader import Catalog
+from app.settings import Settings
+from app.storage.store import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The settings, the shipped facts and the team's own data of one running product."""
+
+    settings: Settings
+    catalog: Catalog
+    storage: Storage

@@ -1,0 +1,189 @@
+"""Bodies of the estimate calls, as the HTTP API takes them and as comparisons freeze them.
+
+Strict: a wrong type, an unknown key or a number that is not finite is refused with its place. A field left out takes
+the default written here, and `filled_defaults` lists it, because an estimate must say what was assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.domain import workload as w
+from app.domain.workload import MAX_TOKENS, default_seq_len
+
+Count = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+Degree = Annotated[int, Field(ge=1, le=1_048_576)]
+PrecisionName = Literal[
+    "fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp6", "fp4", "int4", "mxfp8", "mxfp4", "nvfp4"
+]
+Reference = Annotated[str, Field(min_length=1, max_length=200)] | dict[str, Any]
+"""A catalogue id or alias, a team's own id, or the object itself."""
+
+
+class Contract(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
+
+    def filled_defaults(self, prefix: str = "") -> Iterator[str]:
+        """One sentence for each field that was left out and now has its default, nested objects included."""
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if isinstance(value, Contract):
+                if name in self.model_fields_set:
+                    yield from value.filled_defaults(f"{prefix}{name}.")
+                else:
+                    yield f"{prefix}{name} was not given: {value.defaults_in_words()}."
+            elif name not in self.model_fields_set and field.default is not None:
+                yield f"{prefix}{name} was not given: {value} is assumed."
+
+    def defaults_in_words(self) -> str:
+        parts = [f"{name} {getattr(self, name)}" for name in type(self).model_fields if getattr(self, name) is not None]
+        return ", ".join(parts) + " are assumed"
+
+
+class DtypesBody(Contract):
+    weights: PrecisionName = "bf16"
+    activations: PrecisionName = "bf16"
+    kv: PrecisionName = "bf16"
+    gradients: PrecisionName = "bf16"
+    optimizer: PrecisionName = "fp32"
+    communication: PrecisionName = "bf16"
+    weights_bits: Annotated[float, Field(gt=0.1, le=64)] | None = None
+
+
+class ParallelBody(Contract):
+    tp: Degree = 1
+    pp: Degree = 1
+    dp: Degree = 1
+    cp: Degree = 1
+    ep: Degree = 1
+    etp: Degree = 1
+    sequence_parallel: bool = False
+    zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
+    micro_batches: Degree = 1
+    virtual_stages: Degree = 1
+    nodes: Degree | None = None
+
+
+class RoutingBody(Contract):
+    kind: Literal["balanced", "random", "zipf", "histogram"] = "balanced"
+    alpha: Annotated[float, Field(ge=0, le=100)] = 1.0
+    tokens_per_expert: Annotated[
+        list[Annotated[float, Field(ge=0, le=float(MAX_TOKENS))]], Field(max_length=100_000)
+    ] = Field(default_factory=list)
+
+
+class KvBody(Contract):
+    page_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 16
+    shared_prefix_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
+
+
+class WorkloadBody(Contract):
+    phase: Literal["train", "prefill", "decode"] = "decode"
+    batch: Count = 1
+    seq_len: Count | None = None
+    context_len: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
+    dtypes: DtypesBody = DtypesBody()
+    parallel: ParallelBody = ParallelBody()
+    recompute: Literal["none", "selective", "full"] = "none"
+    optimizer: Literal["adamw", "adamw8bit", "sgd", "none"] = "adamw"
+    launch_mode: Literal["graph", "eager"] = "graph"
+    routing: RoutingBody = RoutingBody()
+    kv: KvBody = KvBody()
+    overlap: Literal["none", "stream", "chunk", "tile"] = "none"
+
+    def filled_defaults(self, prefix: str = "") -> Iterator[str]:
+        if self.seq_len is None:
+            yield f"{prefix}seq_len was not given: {default_seq_len(self.phase)} is assumed."
+        training_only = {"recompute", "optimizer"} if self.phase != "train" else set()
+        skipped = {f"{prefix}{name} was not given" for name in (*training_only, "routing", "overlap")}
+        for sentence in super().filled_defaults(prefix):
+            if sentence.split(":")[0] not in skipped:
+                yield sentence
+
+    def to_domain(self) -> w.Workload:
+        """The workload itself. Raises InvalidInput for a combination that makes no sense."""
+        routing = self.routing
+        return w.Workload(
+            phase=self.phase,
+            batch=self.batch,
+            seq_len=default_seq_len(self.phase) if self.seq_len is None else self.seq_len,
+            context_len=self.context_len,
+            dtypes=w.Dtypes(**self.dtypes.model_dump()),
+            parallel=w.Parallel(**self.parallel.model_dump()),
+            recompute=self.recompute,
+            optimizer=self.optimizer,
+            launch_mode=self.launch_mode,
+            routing=w.Routing(routing.kind, routing.alpha, tuple(routing.tokens_per_expert)),
+            kv=w.KvSettings(self.kv.page_tokens, self.kv.shared_prefix_tokens),
+            overlap=self.overlap,
+        )
+
+
+class LeverBody(Contract):
+    id: Annotated[str, Field(min_length=1, max_length=200)]
+    params: dict[str, Any] = Field(default_factory=dict)
+
+
+class BoundRequest(Contract):
+    hardware: Reference
+    model: Reference
+    workload: WorkloadBody = WorkloadBody()
+    levers: Annotated[list[str | LeverBody], Field(max_length=100)] = Field(default_factory=list)
+    ceilings: Literal["peak", "achievable"] = "peak"
+
+
+Size = Annotated[int, Field(ge=1, le=2**40)]
+
+
+class GemmBody(Contract):
+    op: Literal["gemm"]
+    m: Size = 1
+    n: Size
+    k: Size
+    dtype: PrecisionName = "bf16"
+    batch: Size = 1
+    groups: Annotated[list[Annotated[int, Field(ge=0, le=2**40)]], Field(min_length=1, max_length=100_000)] | None = (
+        None
+    )
+
+
+class AttentionBody(Contract):
+    op: Literal["attention"]
+    batch: Size = 1
+    seq_q: Size
+    seq_kv: Size
+    heads: Size
+    kv_heads: Size
+    head_dim: Size
+    v_head_dim: Size | None = None
+    causal: bool = True
+    window: Size | None = None
+    dtype: PrecisionName = "bf16"
+    direction: Literal["fwd", "bwd", "fwd_bwd"] = "fwd"
+
+
+class ElementwiseBody(Contract):
+    op: Literal["elementwise"]
+    elements: Size
+    reads: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    writes: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    dtype: PrecisionName = "bf16"
+
+
+class CollectiveBody(Contract):
+    op: Literal["collective"]
+    kind: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "p2p"]
+    bytes: Annotated[float, Field(gt=0, le=2.0**60)]
+    ranks: Annotated[int, Field(ge=2, le=1_048_576)]
+    ranks_per_node: Degree | None = None
+    in_switch_reduction: bool | None = None
+    algorithm: Literal["ring", "tree", "hierarchical"] | None = None
+
+
+class OpRequest(Contract):
+    hardware: Reference
+    op: Annotated[GemmBody | AttentionBody | ElementwiseBody | CollectiveBody, Field(discriminator="op")]
+    ceilings: Literal["peak", "achievable"] = "peak"

@@ -1,0 +1,336 @@
+"""Estimates: a question about hardware, model and workload becomes numbers with their terms, rows and sources."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from app.domain.collectives import COLLECTIVES
+from app.domain.cost import TIERS, CostTable
+from app.domain.errors import InvalidInput, MissingFigure
+from app.domain.expected import Expected, expected_time
+from app.domain.hardware import HardwareProfile
+from app.domain.lower_bound import RESOURCES, Bound, CeilingChoice, Ceilings, ceilings, lower_bound
+from app.domain.memory import MemoryUse, memory_use
+from app.domain.model import ModelSpec
+from app.domain.precision import PRECISIONS
+from app.domain.single_op import attention_table, collective_table, elementwise_table, gemm_table
+from app.domain.step import DEFAULT_RANKS_PER_NODE, cost_table
+from app.domain.workload import Workload
+from app.services.context import Context
+from app.services.contracts import AttentionBody, BoundRequest, CollectiveBody, GemmBody, OpRequest
+from app.services.references import resolve_hardware, resolve_model
+
+
+@dataclass(frozen=True, slots=True)
+class BoundEstimate:
+    """A whole answer: what was asked, the bound with its table, the forecast and the memory of one device."""
+
+    hardware: HardwareProfile
+    model: ModelSpec
+    workload: Workload
+    bound: Bound
+    expected: Expected
+    memory: MemoryUse
+    assumptions: tuple[str, ...]
+
+    @property
+    def runs(self) -> bool:
+        """Whether such a step can run at all: it must fit into memory where the capacity is known."""
+        return self.memory.fits is not False
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens of all devices over the floor; None for a step that does not fit, which has no throughput."""
+        return self.bound.tokens_per_second if self.runs else None
+
+
+@dataclass(frozen=True, slots=True)
+class OpEstimate:
+    hardware: HardwareProfile
+    bound: Bound
+    expected: Expected
+    assumptions: tuple[str, ...]
+
+
+def bound_of(
+    hardware: HardwareProfile,
+    model: ModelSpec,
+    workload: Workload,
+    choice: CeilingChoice = "peak",
+    assumptions: tuple[str, ...] = (),
+) -> BoundEstimate:
+    """Bound, forecast and memory of one step. Raises InvalidInput, MissingFigure or UnsupportedArchitecture."""
+    roofs = ceilings(hardware, choice)
+    table = cost_table(model, workload, ranks_per_node=scale_up_domain(hardware))
+    bound = lower_bound(table, roofs, launch_mode=workload.launch_mode)
+    notes = [*assumptions, *_roof_notes(roofs, workload), *table.assumptions]
+    if hardware.memory_capacity is None:
+        notes.append("The profile states no memory capacity: whether the step fits is not known.")
+    return BoundEstimate(
+        hardware=hardware,
+        model=model,
+        workload=workload,
+        bound=bound,
+        expected=expected_time(bound),
+        memory=memory_use(model, workload, hardware.memory_capacity),
+        assumptions=tuple(notes),
+    )
+
+
+def estimate_bound(ctx: Context, request: BoundRequest) -> BoundEstimate:
+    """Answer `POST /estimates/bound`."""
+    if request.levers:
+        raise InvalidInput(("levers",), "levers cannot be applied yet: leave the list empty")
+    hardware, hardware_notes = resolve_hardware(ctx, request.hardware)
+    model, model_notes = resolve_model(ctx, request.model)
+    defaults = tuple(request.filled_defaults())
+    return bound_of(
+        hardware,
+        model,
+        request.workload.to_domain(),
+        request.ceilings,
+        assumptions=(*defaults, *hardware_notes, *model_notes),
+    )
+
+
+def estimate_op(ctx: Context, request: OpRequest) -> OpEstimate:
+    """Answer `POST /estimates/op`: one operation, its operands cold in memory."""
+    hardware, notes = resolve_hardware(ctx, request.hardware)
+    roofs = ceilings(hardware, request.ceilings)
+    table = _op_table(request, hardware)
+    # one cold operation: what it reads is not in cache, and what it writes must reach memory
+    cold = Ceilings(**{name: getattr(roofs, name) for name in Ceilings.__slots__} | {"cache": 0.0})
+    bound = lower_bound(table, cold)
+    defaults = tuple(request.filled_defaults())
+    inner = tuple(request.op.filled_defaults("op."))
+    return OpEstimate(
+        hardware=hardware,
+        bound=bound,
+        expected=expected_time(bound),
+        assumptions=(*defaults, *inner, *notes, "Operands are read from HBM once and results written once."),
+    )
+
+
+def _op_table(request: OpRequest, hardware: HardwareProfile) -> CostTable:
+    op = request.op
+    if isinstance(op, GemmBody):
+        return gemm_table(op.m, op.n, op.k, op.dtype, batch=op.batch, groups=op.groups)
+    if isinstance(op, AttentionBody):
+        return attention_table(**op.model_dump(exclude={"op"}))
+    if isinstance(op, CollectiveBody):
+        per_node = op.ranks_per_node or scale_up_domain(hardware)
+        in_switch = (
+            hardware.scale_up is not None and hardware.scale_up.in_network_reduction
+            if op.in_switch_reduction is None
+            else op.in_switch_reduction
+        )
+        assert op.kind in COLLECTIVES
+        return collective_table(op.kind, op.bytes, op.ranks, per_node, in_switch)
+    return elementwise_table(op.elements, op.reads, op.writes, op.dtype)
+
+
+def scale_up_domain(hardware: HardwareProfile) -> int:
+    """Devices that reach each other by the fast fabric; by PCIe, those of one host."""
+    domain = None if hardware.scale_up is None else hardware.scale_up.domain_size
+    return domain if domain is not None and domain > 1 else DEFAULT_RANKS_PER_NODE
+
+
+def _roof_notes(roofs: Ceilings, workload: Workload) -> list[str]:
+    return [
+        note
+        for note in roofs.assumptions
+        if (workload.launch_mode == "eager" or "launch overhead" not in note)
+        and (workload.parallel.devices > 1 or "scale-up" not in note)
+    ]
+
+
+def used_roofs(bound: Bound) -> list[dict[str, Any]]:
+    """The roofs that some row is held against: name, rate, and where it comes from (`peak`, `achievable`, ...)."""
+    roofs = bound.ceilings
+    rows: list[dict[str, Any]] = []
+    for key in dict.fromkeys(PRECISIONS[op.dtype].peak for op in bound.table.ops if op.pipe == "tensor"):
+        rows.append(
+            {
+                "roof": "compute",
+                "name": key,
+                "rate": roofs.flop[key],
+                "unit": "FLOP/s",
+                "basis": roofs.names[key],
+                "figure": f"peak.flop_per_s.{key}",
+            }
+        )
+    rows.append(
+        {
+            "roof": "hbm",
+            "name": "HBM",
+            "rate": roofs.memory,
+            "unit": "B/s",
+            "basis": roofs.names["memory bandwidth"],
+            "figure": "peak.memory_bandwidth_bytes_per_s",
+        }
+    )
+    for tier in TIERS:
+        if np.any(bound.table.net[tier] > 0):
+            rows.append(
+                {
+                    "roof": "net",
+                    "name": f"{tier.replace('_', '-')} link",
+                    "rate": roofs.links[tier],
+                    "unit": "B/s",
+                    "basis": roofs.names.get("scale-up bandwidth", "peak") if tier == "scale_up" else "peak",
+                    "figure": f"{tier}.bandwidth_bytes_per_s",
+                }
+            )
+    if roofs.exponentials is not None:
+        rows.append(
+            {
+                "roof": "compute",
+                "name": "exponentials",
+                "rate": roofs.exponentials,
+                "unit": "1/s",
+                "basis": "peak",
+                "figure": "peak.exponentials_per_s",
+            }
+        )
+    return rows
+
+
+def sources_of(hardware: HardwareProfile, bound: Bound) -> list[dict[str, Any]]:
+    """For each roof used: the figure, its value, and the sources the profile cites for it."""
+    answer = []
+    for roof in used_roofs(bound):
+        figure = roof["figure"]
+        if roof["basis"] not in ("peak", "PCIe"):
+            figure = figure.replace("peak.", "achievable.")
+        cited = [{"read": s.read, "url": s.url, "note": s.note} for s in hardware.sources_of(figure)] or [
+            {"read": "entered" if not hardware.shipped else "unknown", "url": None, "note": None}
+        ]
+        answer.append({"figure": figure, "value": roof["rate"], "unit": roof["unit"], "sources": cited})
+    return answer
+
+
+def bound_json(estimate: BoundEstimate) -> dict[str, Any]:
+    """The answer in the API's shape. Totals are those of one device: the sums of the rows times count."""
+    bound = estimate.bound
+    memory = estimate.memory
+    tensor = [op.dtype for op in bound.table.ops if op.pipe == "tensor"]
+    main = max(set(tensor), key=tensor.count) if tensor else None
+    per_second = estimate.tokens_per_second
+    devices = float(bound.table.devices)
+    return {
+        "bound_s": float(bound.overlapped),
+        "serial_bound_s": float(bound.serial),
+        "expected": expected_json(estimate.expected),
+        "terms": terms_json(bound),
+        "binding": bound.binding,
+        "flop": bound.total("flop"),
+        "executed_flop": bound.total("executed"),
+        "model_flop": model_flop(bound.table),
+        "hbm_bytes": bound.hbm_bytes,
+        "net_bytes": bound.net_bytes,
+        "launches": bound.total("launches"),
+        "intensity_flop_per_byte": bound.intensity,
+        "ridge_flop_per_byte": None if main is None else bound.ceilings.flop_rate(main) / bound.ceilings.memory,
+        "tokens": float(bound.table.tokens),
+        "tokens_per_s": per_second,
+        "tokens_per_s_per_device": None if per_second is None else per_second / devices,
+        "devices": int(devices),
+        "ops": ops_json(bound),
+        "memory": {
+            "peak_bytes": memory.peak,
+            "capacity_bytes": memory.capacity,
+            "fits": memory.fits,
+            "headroom_bytes": None if memory.capacity is None else memory.capacity - memory.peak,
+            "largest_batch": memory.largest_batch,
+            "objects": [{"object": name, "bytes": size} for name, size in memory.objects.items()],
+        },
+        "roofs": used_roofs(bound),
+        "ledger": [],
+        "hardware": {"id": estimate.hardware.id, "name": estimate.hardware.name},
+        "model": {"id": estimate.model.id, "name": estimate.model.name},
+        "assumptions": list(dict.fromkeys(estimate.assumptions)),
+        "sources": sources_of(estimate.hardware, bound),
+    }
+
+
+def op_json(estimate: OpEstimate) -> dict[str, Any]:
+    """The answer of `POST /estimates/op`."""
+    bound = estimate.bound
+    return {
+        "bound_s": float(bound.overlapped),
+        "serial_bound_s": float(bound.serial),
+        "expected": expected_json(estimate.expected),
+        "terms": terms_json(bound),
+        "binding": bound.binding,
+        "flop": bound.total("flop"),
+        "executed_flop": bound.total("executed"),
+        "hbm_bytes": bound.hbm_bytes,
+        "net_bytes": bound.net_bytes,
+        "intensity_flop_per_byte": bound.intensity,
+        "ceilings_used": used_roofs(bound),
+        "ops": ops_json(bound),
+        "assumptions": list(dict.fromkeys(estimate.assumptions)),
+        "sources": sources_of(estimate.hardware, bound),
+    }
+
+
+def expected_json(expected: Expected) -> dict[str, Any]:
+    return {"time_s": expected.time, "low_s": expected.low, "high_s": expected.high, "basis": expected.basis}
+
+
+def terms_json(bound: Bound) -> dict[str, float]:
+    return {f"{name}_s": float(bound.terms[name]) for name in RESOURCES}
+
+
+def ops_json(bound: Bound) -> list[dict[str, Any]]:
+    """One entry an operation; every quantity is that of one execution on one device."""
+    table = bound.table
+    binding = bound.op_binding()
+    rows = []
+    for i, op in enumerate(table.ops):
+        flop, hbm = float(table["executed"][i]), float(bound.op_hbm_bytes[i])
+        far = float(table.net["scale_out"][i]) > 0
+        net = float(bound.op_net_bytes[i])
+        rows.append(
+            {
+                "name": op.name,
+                "stage": op.stage,
+                "direction": op.direction,
+                "kind": op.kind,
+                "count": float(table["count"][i]),
+                "pipe": op.pipe,
+                "dtype": op.dtype or None,
+                "flop": float(table["flop"][i]),
+                "executed_flop": flop,
+                "hbm_bytes": hbm,
+                "net_bytes": net,
+                "tier": ("scale_out" if far else "scale_up") if net > 0 else None,
+                "launches": float(table["launches"][i]),
+                "time_s": float(bound.op_time[i]),
+                "binding": binding[i],
+                "intensity_flop_per_byte": flop / hbm if hbm > 0 else None,
+                "formula": op.formula,
+            }
+        )
+    return rows
+
+
+def model_flop(table: CostTable) -> float:
+    """Useful FLOP of the matrix products of one device: the numerator of MFU (F-1.3)."""
+    return float(sum(table["flop"][i] * table["count"][i] for i, op in enumerate(table.ops) if op.pipe == "tensor"))
+
+
+def known_precisions(hardware: HardwareProfile) -> list[str]:
+    """Precisions whose products the profile has a peak for, in the API's order."""
+    return [name for name, p in PRECISIONS.items() if p.peak in hardware.peak]
+
+
+def preferred_precision(hardware: HardwareProfile) -> str:
+    """bf16 where the profile has it, else fp16, else fp32. Raises MissingFigure where it has none of them."""
+    for name in ("bf16", "fp16", "fp32"):
+        if name in hardware.peak:
+            return name
+    raise MissingFigure(hardware.name, "peak 16-bit or fp32 throughput", "an estimate needs one of them")
