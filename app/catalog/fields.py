@@ -15,6 +15,7 @@ Loc: TypeAlias = tuple[str | int, ...]
 
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,98}[a-z0-9])?")
 MAX_TEXT = 4000
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Fields:
             raise self.fail(key, "is empty: give text, or leave the field out")
         if len(value) > limit:
             raise self.fail(key, f"is {len(value)} characters long: at most {limit}")
-        if any(ord(c) < 32 and c not in "\n\t" for c in value):
+        if _CONTROL.search(value):
             raise self.fail(key, "contains control characters")
         return value
 

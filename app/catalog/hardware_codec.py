@@ -29,43 +29,16 @@ CLOCK = Range(1e6, 1e11, "hertz", "1830 MHz is 1.83e9")
 POWER = Range(0.1, 1e6, "watts", "give the board power of one device")
 OVERHEAD = Range(1e-9, 0.1, "seconds", "2 microseconds is 2e-6")
 
-_TOP = [
-    "id",
-    "name",
-    "vendor",
-    "architecture",
-    "generation",
-    "device_class",
-    "status",
-    "release_year",
-    "form_factor",
-    "memory_type",
-    "memory_bytes",
-    "memory_note",
-    "peak",
-    "achievable",
-    "scale_up",
-    "scale_out",
-    "pcie_bandwidth_bytes_per_s",
-    "l2_bytes",
-    "last_level_cache_bytes",
-    "shared_memory_per_unit_bytes",
-    "compute_units",
-    "compute_unit_kind",
-    "boost_clock_hz",
-    "board_power_w",
-    "launch_overhead_s",
-    "graph_node_overhead_s",
-    "compute_capability",
-    "gfx",
-    "registers_note",
-    "accumulate_note",
-    "tile_facts",
-    "aliases",
-    "notes",
-    "sources",
-    "copied_from",
-]
+# fmt: off
+_TOP = (
+    "id", "name", "vendor", "architecture", "generation", "device_class", "status", "release_year",
+    "form_factor", "memory_type", "memory_bytes", "memory_note", "peak", "achievable", "scale_up",
+    "scale_out", "pcie_bandwidth_bytes_per_s", "l2_bytes", "last_level_cache_bytes",
+    "shared_memory_per_unit_bytes", "compute_units", "compute_unit_kind", "boost_clock_hz", "board_power_w",
+    "launch_overhead_s", "graph_node_overhead_s", "compute_capability", "gfx", "registers_note",
+    "accumulate_note", "tile_facts", "aliases", "notes", "sources", "copied_from",
+)
+# fmt: on
 _READ_ONLY = ("shipped",)  # the API adds it to answers; an edited answer may be sent back
 _PEAK = ("flop_per_s", "memory_bandwidth_bytes_per_s", "exponentials_per_s")
 _ACHIEVABLE = ("flop_per_s", "memory_bandwidth_bytes_per_s", "scale_up_bus_bandwidth_bytes_per_s", "note")
@@ -98,20 +71,12 @@ _HINTS = {
     "hbm_gbps": "give memory_bandwidth_bytes_per_s; 3350 GB/s is 3.35e12",
 }
 
-_TEXT_FIELDS = [
-    "architecture",
-    "generation",
-    "device_class",
-    "status",
-    "form_factor",
-    "memory_type",
-    "memory_note",
-    "compute_unit_kind",
-    "compute_capability",
-    "gfx",
-    "registers_note",
-    "accumulate_note",
-]
+# fmt: off
+_TEXT_FIELDS = (
+    "architecture", "generation", "device_class", "status", "form_factor", "memory_type", "memory_note",
+    "compute_unit_kind", "compute_capability", "gfx", "registers_note", "accumulate_note",
+)
+# fmt: on
 _NUMBER_FIELDS = {
     "memory_bytes": ("memory_capacity", CAPACITY),
     "pcie_bandwidth_bytes_per_s": ("pcie_bandwidth", LINK_RATE),

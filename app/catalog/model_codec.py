@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, cast
 
 from app.catalog.fields import Fields, Loc, Range, as_loc, slug
 from app.domain.errors import InvalidInput
@@ -39,125 +39,40 @@ PARAMS = Range(1, 1e15, "parameters", "8 billion is 8e9")
 MAX_WIDTH = 10_000_000
 MAX_COUNT = 100_000
 
-_TOP = [
-    "id",
-    "name",
-    "family",
-    "kind",
-    "release_year",
-    "hf_id",
-    "hf_model_type",
-    "hidden_size",
-    "num_layers",
-    "num_attention_heads",
-    "num_kv_heads",
-    "head_dim",
-    "mla",
-    "intermediate_size",
-    "mlp_gated",
-    "activation",
-    "norm",
-    "norms_per_layer",
-    "qk_norm",
-    "vocab_size",
-    "tie_word_embeddings",
-    "attention_bias",
-    "bias_detail",
-    "attention_sinks",
-    "max_position",
-    "position_embedding",
-    "sliding_window",
-    "layer_pattern",
-    "layers",
-    "parallel_block",
-    "kv_cache",
-    "cross_layer_kv_sharing",
-    "moe",
-    "linear_layers",
-    "sparse_attention",
-    "mtp",
-    "vision",
-    "audio",
-    "diffusion",
-    "extra_params",
-    "published_total_params",
-    "published_active_params",
-    "published_source",
-    "published_digits",
-    "computed_total_params",
-    "computed_active_params",
-    "computed_breakdown",
-    "aliases",
-    "notes",
-    "sources",
-    "read",
-    "copied_from",
-]
+# fmt: off
+_TOP = (
+    "id", "name", "family", "kind", "release_year", "hf_id", "hf_model_type", "hidden_size", "num_layers",
+    "num_attention_heads", "num_kv_heads", "head_dim", "mla", "intermediate_size", "mlp_gated",
+    "activation", "norm", "norms_per_layer", "qk_norm", "vocab_size", "tie_word_embeddings",
+    "attention_bias", "bias_detail", "attention_sinks", "max_position", "position_embedding",
+    "sliding_window", "layer_pattern", "layers", "parallel_block", "kv_cache", "cross_layer_kv_sharing",
+    "moe", "linear_layers", "sparse_attention", "mtp", "vision", "audio", "diffusion", "extra_params",
+    "published_total_params", "published_active_params", "published_source", "published_digits",
+    "computed_total_params", "computed_active_params", "computed_breakdown", "aliases", "notes", "sources",
+    "read", "copied_from",
+)
+# fmt: on
 _READ_ONLY = ("shipped", "params_total", "params_active", "kv_bytes_per_token", "assumptions")
-_OBJECTS = [
-    "kv_cache",
-    "cross_layer_kv_sharing",
-    "linear_layers",
-    "sparse_attention",
-    "mtp",
-    "vision",
-    "audio",
-    "diffusion",
-    "extra_params",
-    "published_source",
-    "computed_breakdown",
-]
-_LAYER = [
-    "count",
-    "mixer",
-    "kind",
-    "window",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "v_head_dim",
-    "qk_norm",
-    "q_bias",
-    "k_bias",
-    "v_bias",
-    "o_bias",
-    "sinks",
-    "v_from_k",
-    "kv_from_other_layer",
-    "indexer",
-    "mla",
-    "mlp",
-    "mlp_intermediate",
-    "mlp_gated",
-    "mlp_bias",
-    "moe",
-    "norms",
-    "first_index",
-]
-_MLA = [
-    "q_lora_rank",
-    "kv_lora_rank",
-    "qk_nope_head_dim",
-    "qk_rope_head_dim",
-    "v_head_dim",
+# fmt: off
+_OBJECTS = (
+    "kv_cache", "cross_layer_kv_sharing", "linear_layers", "sparse_attention", "mtp", "vision", "audio",
+    "diffusion", "extra_params", "published_source", "computed_breakdown",
+)
+_LAYER = (
+    "count", "mixer", "kind", "window", "heads", "kv_heads", "head_dim", "v_head_dim", "qk_norm", "q_bias",
+    "k_bias", "v_bias", "o_bias", "sinks", "v_from_k", "kv_from_other_layer", "indexer", "mla", "mlp",
+    "mlp_intermediate", "mlp_gated", "mlp_bias", "moe", "norms", "first_index",
+)
+_MLA = (
+    "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
     "cached_elements_per_token_per_layer",
-]
-_MOE = [
-    "num_experts",
-    "top_k",
-    "expert_intermediate_size",
-    "num_shared_experts",
-    "shared_intermediate_size",
-    "first_dense_layers",
-    "moe_layer_pattern",
-    "dense_intermediate_size",
-    "router_type",
-    "router_bias",
-    "expert_bias",
-    "shared_expert_gate",
-    "latent_size",
-    "mlp_gated",
-]
+)
+_MOE = (
+    "num_experts", "top_k", "expert_intermediate_size", "num_shared_experts", "shared_intermediate_size",
+    "first_dense_layers", "moe_layer_pattern", "dense_intermediate_size", "router_type", "router_bias",
+    "expert_bias", "shared_expert_gate", "latent_size", "mlp_gated",
+)
+# fmt: on
 _BIAS = ("qkv", "q", "k", "v", "o", "mlp", "router", "lm_head")
 _INDEXER = ("heads", "head_dim", "top_keys", "counted")
 
@@ -175,8 +90,7 @@ _HINTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedModel:
+class ParsedModel(NamedTuple):
     """A model, and what had to be assumed to build it."""
 
     model: ModelSpec
@@ -338,11 +252,9 @@ class _ModelReader:
         return f"parameters outside its layers ({', '.join(str(key)[:60] for key in list(extra)[:6])})"
 
     def _record(self) -> dict[str, Any]:
-        return {
-            key: copy.deepcopy(value)
-            for key, value in self.fields.data.items()
-            if value is not None and key not in _READ_ONLY
-        }
+        stated = {k: v for k, v in self.fields.data.items() if v is not None and k not in _READ_ONLY}
+        # A shipped entry was parsed from its file a moment ago: nobody else holds its parts.
+        return stated if self.shipped else copy.deepcopy(stated)
 
     def _texts(self) -> None:
         """Check the descriptive fields that only pages show."""

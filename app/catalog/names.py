@@ -51,7 +51,7 @@ class NameIndex:
         self._ids = {normal(id_): id_ for id_ in names}
         self._names: dict[str, tuple[str, ...]] = {}
         self._spelled: dict[str, str] = {normal(id_): id_ for id_ in names}
-        self._tokens: dict[tuple[str, ...], set[str]] = {}
+        self._words: dict[str, set[str]] = {}
         for id_, others in names.items():
             for name in (id_, *others):
                 key = normal(name)
@@ -59,14 +59,18 @@ class NameIndex:
                 known = self._names.get(key, ())
                 if id_ not in known:
                     self._names[key] = (*known, id_)
-                self._tokens.setdefault(tokens(name), set()).add(id_)
+                self._words.setdefault("".join(words(name)), set()).add(id_)
 
     def candidates(self, name: str) -> tuple[str, ...]:
         """The ids with this name: an id is always its own, an alias may be shared."""
         key = normal(name)
         if key in self._ids:
             return (self._ids[key],)
-        return self._names.get(key, ())
+        found = self._names.get(key, ())
+        if not found:
+            bare = _VENDOR.sub("", name.strip())
+            found = self._names.get(normal(bare), ()) if bare != name.strip() else ()
+        return found
 
     def resolve(self, name: str) -> str:
         """The one id with this name. Raises AmbiguousName or UnknownName."""
@@ -75,12 +79,14 @@ class NameIndex:
             return found[0]
         if found:
             raise AmbiguousName(self.what, name, found)
-        near = difflib.get_close_matches(normal(name[:200]), list(self._spelled), n=3, cutoff=0.6)
+        key = normal(name[:200])
+        near = [known for known in self._spelled if len(key) > 2 and known.startswith(key)][:5]
+        near = near or difflib.get_close_matches(key, list(self._spelled), n=3, cutoff=0.6)
         raise UnknownName(self.what, name, tuple(dict.fromkeys(self._spelled[key] for key in near)))
 
-    def by_tokens(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
-        """The ids with a name of exactly these words."""
-        return tuple(sorted(self._tokens.get(wanted, ())))
+    def by_words(self, wanted: Iterable[str]) -> tuple[str, ...]:
+        """The ids with a name of exactly these words, however they are joined ("llama3.1" and "llama 3.1")."""
+        return tuple(sorted(self._words.get("".join(wanted), ())))
 
 
 def normal(name: str) -> str:
@@ -88,10 +94,12 @@ def normal(name: str) -> str:
     return re.sub(r"[\s_\-]+", "", name.casefold())
 
 
-def tokens(name: str) -> tuple[str, ...]:
+def words(name: str) -> tuple[str, ...]:
     """The words of a name in order, lower case; dots inside version numbers stay."""
     return tuple(re.findall(r"[a-z0-9]+(?:\.[0-9]+)*\+?", name.casefold().replace("(r)", " ").replace("(tm)", " ")))
 
+
+_VENDOR = re.compile(r"^(?:nvidia|amd|intel(?:\(r\))?|google|aws|apple|habana)\s+", re.IGNORECASE)
 
 # -- devices --------------------------------------------------------------------------------------------------------
 
@@ -134,7 +142,7 @@ def _device(index: NameIndex, text: str) -> str | None:
     bare = re.sub(r"\((?!R\)|TM\)|tm\)|r\))[^)]*\)", " ", text).strip()
     counted = _COUNT.sub("", bare).strip()
     for candidate in (text.strip(), bare, counted):
-        ids = index.candidates(candidate) or index.by_tokens(tokens(candidate))
+        ids = index.candidates(candidate) or index.by_words(words(candidate))
         if ids:
             return ids[0] if len(ids) == 1 else None
     return None
@@ -143,47 +151,62 @@ def _device(index: NameIndex, text: str) -> str | None:
 # -- models ---------------------------------------------------------------------------------------------------------
 
 _QUANTISATION = re.compile(
-    r"(?:i?q\d(?:\.\d)?(?:[_-]?(?:k|0|1|s|m|l|xl|xs|xxs|nl))*|tq\d|[fb]f?\d{1,2}|fp\d{1,2}|int\d|mxfp\d|nvfp\d|w\d+a\d+(?:g\d+)?"
-    r"|e4m3|e5m2|g?gguf|ggml|awq|gptq|exl\d|mlx|bnb|nf4|hqq|aqlm|autoround|marlin|\d{1,2}bits?|imatrix|ud|quantized|dynamic|block)"
+    r"i?q\d|tq\d|bf16|fp?(?:4|6|8|16|32)|int\d|mxfp\d|nvfp\d|w\d+a\d+(?:g\d+)?|e4m3|e5m2|gguf|ggml|awq|gptq|exl\d"
+    r"|mlx|bnb|nf4|hqq|aqlm|autoround|marlin|\d{1,2}bits?|imatrix|ud|quantized|dynamic|block"
 )
-_QUANT_SIZE = frozenset({"k", "s", "m", "l", "xl", "xs", "xxs", "nl", "0", "1", "small", "medium", "large"})
-_VARIANT = frozenset({"instruct", "chat", "it", "base", "hf", "pt", "text", "moe"})
-_DATE = re.compile(r"(?:2[3-9])?(?:0[1-9]|1[0-2])(?:[0-3]\d)?")
+_AFTER_QUANTISATION = frozenset(
+    ("k", "s", "m", "l", "xl", "xs", "xxs", "nl", "0", "1", "small", "medium", "large", "moe", "kv")
+)
+_VARIANT = frozenset(("instruct", "chat", "it", "base", "hf"))
+_DATE = re.compile(r"(?:2[3-9](?:0[1-9]|1[0-2])|(?:0[1-9]|1[0-2])[0-3]\d)")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+_EXTENSION = re.compile(r"\.(?:gguf|safetensors|bin|pth?|json|nemo)$", re.IGNORECASE)
+
+_LLAMA_CPP = re.compile(
+    r"(?P<arch>[\w.\-]+) (?P<size>[\d.]+x?[\d.]*[BMKT](?:\.A[\d.]+[BM])?|\?B|small|medium|large|XL)"
+    r" (?P<format>(?:all |mostly )?(?:I?Q\d|TQ\d|B?F\d\d|MXFP\d|NVFP\d).*)",
+    re.IGNORECASE,
+)
+"""llama.cpp describes a file by architecture, size and format. One architecture name serves many models (`llama 7B` is
+LLaMA, Llama 2 or Mistral; `qwen2` is Qwen2 or Qwen2.5), so such a text alone names a model only by its exact size."""
+
+_ARCHITECTURE_TYPES = {"llama": ("llama", "mistral", "mixtral")}
+_ONE_MODEL_ARCHITECTURES = frozenset({"gptoss"})
 
 
 def guess_model_name(
     index: NameIndex, models: Mapping[str, ModelSpec], hint: str, parameter_count: float | None = None
 ) -> Guess | None:
-    """The one model that a text means, tried as a name, without its quantisation and variant words, and by its size."""
+    """The one model that a text means: by name, without quantisation and variant words, or by architecture and size."""
     text = hint.strip()
     if not text or len(text) > 2000:
         return None
-    for name in _names_in(text):
+    described = _LLAMA_CPP.fullmatch(text)
+    if described is not None and normal(described["arch"]) not in _ONE_MODEL_ARCHITECTURES:
+        return _by_size(models, described["arch"], parameter_count)
+    names = _names_in(text)
+    for name in names:
         ids = index.candidates(name)
-        if len(ids) == 1:
-            return _sized(Guess(ids[0], f"the file calls the model {text!r}"), models, parameter_count)
-        if len(ids) > 1:
-            return None
-    for name in _names_in(text):
+        if ids:
+            guess = Guess(ids[0], f"the file calls the model {text!r}") if len(ids) == 1 else None
+            return _of_size(guess, models, parameter_count)
+    for name in names:
         for wanted in _peeled(name):
-            ids = index.by_tokens(wanted)
-            if len(ids) == 1:
+            ids = index.by_words(wanted)
+            if ids:
                 why = f"{text!r} without its quantisation and variant words is {' '.join(wanted)!r}"
-                return _sized(Guess(ids[0], why), models, parameter_count)
-            if len(ids) > 1:
-                return None
-    return None if parameter_count is None else _by_size(models, text, parameter_count)
+                guess = Guess(ids[0], why) if len(ids) == 1 else None
+                return _of_size(guess, models, parameter_count)
+    return None
 
 
 def _names_in(text: str) -> list[str]:
-    """The whole text, a cached repository's name, and the last parts of a path."""
-    cleaned = re.sub(r"\.(gguf|safetensors|bin|pt|pth|json|nemo)$", "", text.rstrip("/\\"), flags=re.IGNORECASE)
-    cleaned = _SHARD.sub("", cleaned)
-    found = [text, cleaned]
+    """The whole text, the repository of a download cache, and the last parts of a path."""
+    cleaned = _SHARD.sub("", _EXTENSION.sub("", text.rstrip("/\\")))
     cached = re.search(r"models--([^/\\]+?)--([^/\\]+)", cleaned)
     if cached:
-        return [*found, f"{cached[1]}/{cached[2]}", cached[2]]
+        return [f"{cached[1]}/{cached[2]}", cached[2]]
+    found = [text, cleaned]
     parts = [part for part in re.split(r"[/\\]", cleaned) if part]
     if len(parts) > 1:
         found += ["/".join(parts[-2:]), parts[-1]]
@@ -191,63 +214,54 @@ def _names_in(text: str) -> list[str]:
 
 
 def _peeled(name: str) -> list[tuple[str, ...]]:
-    """The words of a name without quantisation words, then also without variants, then also without dates."""
-    words = tokens(name)
+    """The words of a name without quantisation words; then also without variants; then also without a date."""
     plain: list[str] = []
     after_quantisation = False
-    for word in words:
+    for word in words(name):
         if _QUANTISATION.fullmatch(word):
             after_quantisation = True
-        elif not (after_quantisation and word in _QUANT_SIZE):
+        elif not (after_quantisation and word in _AFTER_QUANTISATION):
             after_quantisation = False
             plain.append(word)
-    if plain[:1] == ["meta"] and plain[1:2] and plain[1].startswith("llama"):
+    if len(plain) > 1 and plain[0] == "meta" and plain[1].startswith("llama"):
         plain = plain[1:]
     general = [word for word in plain if word not in _VARIANT]
-    undated = [word for word in general if not (len(word) == 4 and _DATE.fullmatch(word))]
-    made = [tuple(words_) for words_ in (plain, general, undated) if words_ and tuple(words_) != ()]
-    return list(dict.fromkeys(made))
+    undated = [word for word in general if not _DATE.fullmatch(word)]
+    return list(dict.fromkeys(tuple(some) for some in (plain, general, undated) if some))
 
 
-def _sized(guess: Guess, models: Mapping[str, ModelSpec], parameter_count: float | None) -> Guess | None:
+def _of_size(guess: Guess | None, models: Mapping[str, ModelSpec], parameter_count: float | None) -> Guess | None:
     """Drop a guess whose size is far from what the file says: then the name means something else."""
-    if parameter_count is None:
+    if guess is None or parameter_count is None:
         return guess
-    counts = _counts(models[guess.id])
-    return guess if any(abs(c - parameter_count) <= 0.05 * c for c in counts) else None
+    return guess if any(abs(c - parameter_count) <= 0.05 * c for c in _counts(models[guess.id])) else None
 
 
 def _counts(model: ModelSpec) -> tuple[float, ...]:
-    """Totals that a file may state: with and without the vision tower, and with the tied head stored twice."""
+    """Totals that a file may state: with and without the vision tower, and with a tied head stored twice."""
     try:
         count = count_parameters(model)
     except UnsupportedArchitecture:
         return ()
-    return tuple({float(count.total), float(count.total - count.tower), float(count.total + count.embedding)})
+    return (float(count.total), float(count.total - count.tower), float(count.total + count.embedding))
 
 
-def _by_size(models: Mapping[str, ModelSpec], text: str, parameter_count: float) -> Guess | None:
-    """The one model of the named family with this very number of parameters.
+def _by_size(models: Mapping[str, ModelSpec], architecture: str, parameter_count: float | None) -> Guess | None:
+    """The one model of an architecture with this very number of parameters, where there is just one.
 
-    Files with rope frequencies or sinks stored as tensors differ by a few hundred; families repeat exact sizes
-    (Llama 3 and 3.1), and then there is no guess.
+    Files that store rope frequencies as a tensor have a few dozen more. Equal shapes (Llama 3 and 3.1) are not guessed.
     """
-    words = tokens(text)
-    if not words:
+    if parameter_count is None:
         return None
-    family = re.match(r"[a-z]+", words[0])
-    if family is None:
-        return None
+    arch = normal(architecture)
+    types = _ARCHITECTURE_TYPES.get(arch, (arch,))
     found = [
         model
         for model in models.values()
-        if normal(model.family or model.id).startswith(family[0]) or model.hf_model_type == family[0]
-        if any(abs(c - parameter_count) <= 1e-6 * c for c in _counts(model))
+        if any(normal(model.hf_model_type or "").removesuffix("text") == type_ for type_ in types)
+        and any(abs(c - parameter_count) <= 1e-7 * c for c in _counts(model))
     ]
     if len(found) != 1:
         return None
-    return Guess(
-        found[0].id,
-        f"{found[0].name} is the only known {family[0]} model with {parameter_count:.0f} parameters",
-        certain=False,
-    )
+    why = f"of the {architecture} models here only {found[0].name} has {parameter_count:.0f} parameters"
+    return Guess(found[0].id, why, certain=False)
