@@ -130,6 +130,7 @@ def not_observed(record: Fields) -> list[Finding]:
 # --- per-request arrays --------------------------------------------------------------------------------------------
 
 
+@np.errstate(all="ignore")  # overflow and NaN in a hostile array become non-finite results, which are not kept
 def recompute(record: Fields) -> list[Finding]:
     """Fill in statistics that the summary lacks from the per-request arrays, and compare with those it has.
 
@@ -166,22 +167,21 @@ def recompute(record: Fields) -> list[Finding]:
         values = values[np.isfinite(values)]
         if values.size == 0:
             continue
-        with np.errstate(over="ignore", invalid="ignore"):
-            for stat, percentile in _RECOMPUTED:
-                value = _statistic(values, stat, percentile)
-                told = record.value(name, stat)
-                if told is None:
-                    record.add(
-                        name,
-                        value,
-                        at=record.at(key),
-                        raw=f"computed from {values.size} observations",
-                        raw_unit="s",
-                        stat=stat,
-                        count=values.size,
-                    )
-                elif stat in ("mean", "p50") and abs(told - value) > 0.02 * max(abs(told), abs(value)):
-                    differing.append(f"{name}.{stat}")
+        for stat, percentile in _RECOMPUTED:
+            value = _statistic(values, stat, percentile)
+            told = record.value(name, stat)
+            if told is None:
+                record.add(
+                    name,
+                    value,
+                    at=record.at(key),
+                    raw=f"computed from {values.size} observations",
+                    raw_unit="s",
+                    stat=stat,
+                    count=values.size,
+                )
+            elif stat in ("mean", "p50") and abs(told - value) > 0.02 * max(abs(told), abs(value)):
+                differing.append(f"{name}.{stat}")
     if not differing:
         return []
     return [

@@ -105,7 +105,9 @@ def _run(record: Fields) -> ParsedRun:
     completed = record.metric("requests_completed", "completed", raw_unit="requests")
     failed = serving.failures_in_details(record)
     if failed is not None:
-        record.add("requests_failed", failed, at=record.at("errors"), raw="requests with an error text")
+        record.add(
+            "requests_failed", failed, at=record.at("errors"), raw="requests with an error text", raw_unit="requests"
+        )
     record.metric("duration_s", "duration", raw_unit="s")
     inputs = record.metric("input_tokens", "total_input_tokens", raw_unit="tokens")
     outputs = record.metric("output_tokens", "total_output_tokens", raw_unit="tokens")

@@ -80,9 +80,21 @@ def _run(record: Fields) -> ParsedRun:
         failed = serving.failures_in_details(record)
         if failed is None and asked is not None and completed is not None and asked > completed:
             failed = asked - completed
-            record.add("requests_failed", failed, at=record.at("num_prompts"), raw=record.fields["num_prompts"])
+            record.add(
+                "requests_failed",
+                failed,
+                at=record.at("num_prompts"),
+                raw=record.fields["num_prompts"],
+                raw_unit="requests",
+            )
         elif failed is not None:
-            record.add("requests_failed", failed, at=record.at("errors"), raw="requests with an error text")
+            record.add(
+                "requests_failed",
+                failed,
+                at=record.at("errors"),
+                raw="requests with an error text",
+                raw_unit="requests",
+            )
     record.metric("duration_s", "duration", raw_unit="s")
     inputs = record.metric("input_tokens", "total_input_tokens", raw_unit="tokens")
     outputs = record.metric("output_tokens", "total_output_tokens", raw_unit="tokens")
