@@ -193,9 +193,8 @@ def details(estimate: BoundEstimate) -> tuple[str, ...]:
         elif memory.fits is False:
             sentences.append(f"The largest batch that fits is {memory.largest_batch:,}.")
         else:
-            sentences.append(
-                f"A device holds {_size(memory.peak)} of {_size(memory.capacity)}; batch {memory.largest_batch:,} would fit."
-            )
+            held = f"{_size(memory.peak)} of {_size(memory.capacity)}"
+            sentences.append(f"A device holds {held}; batch {memory.largest_batch:,} would fit.")
     return tuple(sentences)
 
 
