@@ -38,7 +38,8 @@ def rows_of_page(
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidQuery("limit", f"must be from 1 to {MAX_PAGE}, not {limit}")
     value = sorts[key]
-    total = session.execute(select(func.count()).select_from(query.order_by(None).subquery())).scalar_one()
+    keys = query.with_only_columns(tie_breaker).order_by(None).subquery()
+    total = session.execute(select(func.count()).select_from(keys)).scalar_one()
     if cursor:
         query = query.where(_after(value, tie_breaker, descending, *_decode(cursor, sort)))
     query = query.add_columns(value.label("page_value"), tie_breaker.label("page_seq")).order_by(

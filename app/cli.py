@@ -1,0 +1,322 @@
+"""The `bytebound` command: serve, migrate, backup, restore, import, export, catalog-lint, version.
+
+What a person can put right (a setting, a path, a port, a file) is one line on standard error and exit code 2; exit code
+1 means that the command ran and something it checked or read was refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import platform
+import secrets
+import socket
+import sqlite3
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from app import __version__
+from app.domain.errors import DomainError
+from app.settings import VARIABLES, Settings, SettingsError, load_settings
+from app.storage import backup as backups
+from app.storage import export as exports
+from app.storage import migrate
+from app.storage.errors import StorageError
+from app.storage.store import Storage, opened_storage, prepare_folder
+
+OK, REFUSED, USAGE = 0, 1, 2
+
+
+class CommandError(Exception):
+    """A command cannot go on; the message is the one line that its user sees."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        settings = load_settings(host=getattr(arguments, "host", None), port=getattr(arguments, "port", None))
+        return int(arguments.command(settings, arguments))
+    except SettingsError as error:
+        for problem in error.problems:
+            print(f"bytebound: {problem}", file=sys.stderr)
+        return USAGE
+    except (CommandError, StorageError) as error:
+        print(f"bytebound: {error}", file=sys.stderr)
+        return USAGE
+    except BrokenPipeError:
+        # The reader of our output has left (`| head`); nothing more can be said to it, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return REFUSED
+    except KeyboardInterrupt:
+        return 130
+
+
+# ---- commands ----
+
+
+def serve(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Migrate, load the catalogue, and serve until interrupted."""
+    prepare_folder(settings.data_dir)
+    # Bound before anything is changed, so that a second server on the same port stops here.
+    listening = _bound_socket(settings)
+    with contextlib.closing(listening):
+        _migrate(settings)
+        _load_catalog()
+        import uvicorn
+
+        host, port = listening.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        print(f"Bytebound {__version__} on http://{shown}:{port}  (data in {settings.data_dir})", flush=True)
+        options: dict[str, Any] = {
+            "proxy_headers": bool(settings.trusted_proxies),
+            "forwarded_allow_ips": list(settings.trusted_proxies),
+            "server_header": False,
+            "timeout_graceful_shutdown": 10,
+        }
+        if arguments.reload:
+            listening.close()
+            # The reloaded process reads its settings from the environment again.
+            os.environ.update(BYTEBOUND_HOST=settings.host, BYTEBOUND_PORT=str(port))
+            uvicorn.run("app.main:create_app", factory=True, host=settings.host, port=port, reload=True, **options)
+            return OK
+        from app.main import create_app
+
+        server = uvicorn.Server(uvicorn.Config(create_app(settings), **options))
+        server.run(sockets=[listening])
+        return OK if server.started else REFUSED
+
+
+def migrate_database(settings: Settings, _arguments: argparse.Namespace) -> int:
+    """Bring the database to this version's tables."""
+    prepare_folder(settings.data_dir)
+    before = _migrate(settings)
+    if before.is_current:
+        print(f"nothing to do: the database has revision {before.head}")
+    else:
+        print(f"migrated the database from revision {before.revision or 'none'} to {before.head}")
+    return OK
+
+
+def back_up(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Write one file with the database and all uploads."""
+    report = backups.backup(settings, arguments.file)
+    print(f"wrote {report.path}: {_counts(report)}, {report.size_bytes} bytes")
+    return OK
+
+
+def restore(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Put a backup's contents into the data folder."""
+    report = backups.restore(settings, arguments.file, force=arguments.force)
+    _migrate(settings)
+    print(f"restored {arguments.file} into {settings.data_dir}: {_counts(report)}")
+    if report.kept_aside is not None:
+        print(f"what was there before is in {report.kept_aside}")
+    return OK
+
+
+def import_files(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Read benchmark files as uploads do; files that are refused do not stop the others."""
+    from app.importers.base import UnreadableUpload
+    from app.services.context import Context
+    from app.services.upload_run import upload_file
+
+    refused = 0
+    catalog = _load_catalog()
+    with _current_storage(settings) as storage:
+        context = Context(settings=settings, catalog=catalog, storage=storage)
+        for path in arguments.files:
+            try:
+                stored = upload_file(
+                    context,
+                    data=_read_upload(path, settings.max_upload_bytes),
+                    file_name=path.name,
+                    hardware=arguments.hardware,
+                    model=arguments.model,
+                    name=arguments.name,
+                    tags=tuple(arguments.tag),
+                )
+            except (CommandError, UnreadableUpload, DomainError, StorageError) as error:
+                refused += 1
+                print(f"bytebound: {path}: {error}", file=sys.stderr)
+                continue
+            news = "" if stored.created else " (stored already)"
+            runs = ", ".join(f"{run.id} {run.name}" for run in stored.runs)
+            print(f"{path}: {stored.upload.format}{news}: {runs}")
+    return REFUSED if refused else OK
+
+
+def export(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Write what is stored as JSON lines, without the uploaded files."""
+    with _current_storage(settings) as storage:
+        if arguments.output is None or str(arguments.output) == "-":
+            _write_export(storage, sys.stdout)
+            sys.stdout.flush()
+            return OK
+        with _new_file(arguments.output) as file:
+            lines = _write_export(storage, file)
+    print(f"wrote {arguments.output}: {lines} lines")
+    return OK
+
+
+def lint_catalog(_settings: Settings, _arguments: argparse.Namespace) -> int:
+    """Read every entry of the catalogue and check it."""
+    try:
+        catalog = _load_catalog()
+    except CommandError as error:
+        print(f"bytebound: {error}", file=sys.stderr)
+        return REFUSED
+    print(f"{len(catalog.hardware)} hardware profiles and {len(catalog.models)} models, all valid")
+    return OK
+
+
+def show_version(_settings: Settings, _arguments: argparse.Namespace) -> int:
+    """Versions that matter in a report."""
+    print(
+        f"bytebound {__version__} (database revision {migrate.head_revision()}, "
+        f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version})"
+    )
+    return OK
+
+
+# ---- parts of them ----
+
+
+def _migrate(settings: Settings) -> migrate.SchemaState:
+    with opened_storage(settings) as storage:
+        return migrate.upgrade(storage.engine)
+
+
+@contextlib.contextmanager
+def _current_storage(settings: Settings) -> Iterator[Storage]:
+    with opened_storage(settings) as storage:
+        migrate.upgrade(storage.engine)
+        yield storage
+
+
+def _load_catalog():
+    from app.catalog.loader import CatalogError, load_catalog
+
+    try:
+        return load_catalog()
+    except CatalogError as error:
+        raise CommandError(f"the catalogue cannot be loaded: {error}") from error
+
+
+def _bound_socket(settings: Settings) -> socket.socket:
+    where = f"{settings.host} port {settings.port}"
+    try:
+        families = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise CommandError(f"BYTEBOUND_HOST {settings.host!r} is not an address of this machine: {error}") from error
+    family, kind, protocol, _name, address = families[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix":
+            # On Windows this option would let two servers share the port.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        # Without listening, a second server could still bind to the port on some systems.
+        listening.listen(128)
+    except OSError as error:
+        listening.close()
+        raise CommandError(
+            f"cannot listen on {where}: {error.strerror or error}; choose another port with --port or BYTEBOUND_PORT"
+        ) from error
+    return listening
+
+
+def _read_upload(path: Path, most: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise CommandError(f"cannot be read: {error.strerror or error}") from error
+    if len(data) > most:
+        raise CommandError(f"larger than {most} bytes (BYTEBOUND_MAX_UPLOAD_BYTES)")
+    return data
+
+
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[IO[str]]:
+    """A file that has its name only when it is complete, and never replaces another."""
+    if os.path.lexists(path):
+        raise CommandError(f"{path} exists already: choose another name")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    try:
+        with temporary.open("x", encoding="utf-8") as file:
+            yield file
+        os.rename(temporary, path)
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _write_export(storage: Storage, file: IO[str]) -> int:
+    lines = 0
+    with storage.read() as session:
+        for item in exports.exported_items(session=session, app_version=__version__):
+            file.write(json.dumps(item, allow_nan=False) + "\n")
+            lines += 1
+    return lines
+
+
+def _counts(report: backups.BackupReport) -> str:
+    return f"{report.uploads} uploads, {report.runs} runs, {report.comparisons} comparisons"
+
+
+def _parser() -> argparse.ArgumentParser:
+    width = max(len(variable.name) for variable in VARIABLES)
+    lines = (f"  {v.name:{width}}  {v.meaning} (default: {v.default})" for v in VARIABLES)
+    parser = argparse.ArgumentParser(
+        prog="bytebound",
+        description="Performance bounds and measurements for machine-learning workloads.",
+        epilog="settings, from the environment:\n" + "\n".join(lines),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, command, text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        added.set_defaults(command=command)
+        return added
+
+    command = add("serve", serve, "migrate the database, load the catalogue and serve")
+    command.add_argument("--host", help="address to listen on (over BYTEBOUND_HOST)")
+    command.add_argument("--port", help="port to listen on (over BYTEBOUND_PORT)")
+    command.add_argument("--reload", action="store_true", help="for developers: start anew when code changes")
+
+    add("migrate", migrate_database, "bring the database to this version's tables")
+
+    command = add("backup", back_up, "write the database and all uploads into one file, while the server runs")
+    command.add_argument("file", type=Path, metavar="FILE", help="a new file; an existing one is never overwritten")
+
+    command = add("restore", restore, "put a backup into the data folder (stop the server first)")
+    command.add_argument("file", type=Path, metavar="FILE")
+    command.add_argument("--force", action="store_true", help="move what the data folder holds aside")
+
+    command = add("import", import_files, "store benchmark files, as an upload does")
+    command.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    command.add_argument("--hardware", help="hardware profile to link the runs to")
+    command.add_argument("--model", help="model to link the runs to")
+    command.add_argument("--name", help="name of the runs, instead of the file's own")
+    command.add_argument("--tag", action="append", default=[], help="tag for the runs; may be repeated")
+
+    command = add("export", export, "write everything but the uploaded files as JSON lines")
+    command.add_argument("--output", type=Path, metavar="FILE", help="a new file; standard output without it")
+
+    add("catalog-lint", lint_catalog, "check every entry of the shipped catalogue")
+    add("version", show_version, "show versions")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
