@@ -1,0 +1,751 @@
+"""A measured run against its bound: which steps a file's numbers describe, and how far each is from the least time.
+
+Every choice here leans one way: where a file leaves a quantity open, the value that makes the bound smaller is taken
+(fewer sequences, shorter context, faster precision), so that a run that beats its bound is a contradiction in what was
+stated and not a rounding of ours. The one exception is a layout nobody states: the fewest devices that hold the model
+are assumed, and the assumption is named wherever the result is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from app.domain.errors import DomainError, InvalidInput
+from app.domain.hardware import HardwareProfile
+from app.domain.lower_bound import RESOURCES, Bound, Ceilings, ceilings, lower_bound
+from app.domain.memory import memory_use
+from app.domain.model import ModelSpec
+from app.domain.precision import PRECISIONS
+from app.domain.run import Finding, ParsedRun
+from app.domain.step import DEFAULT_RANKS_PER_NODE, cost_table
+from app.domain.units import Flop, Ratio, Seconds
+from app.domain.workload import Dtypes, Parallel, Workload
+
+What: TypeAlias = Literal["decode", "prefill", "train"]
+
+WHAT_WORDS: Mapping[str, str] = {"decode": "Decode", "prefill": "Prefill", "train": "A training step"}
+RESOURCE_WORDS: Mapping[str, str] = {
+    "compute": "compute",
+    "hbm": "HBM",
+    "net": "the network",
+    "launch": "kernel launches",
+    "sync": "synchronisation",
+    "imbalance": "imbalance",
+}
+QUANTISED_BELOW = 15.0
+"""Average bits of a stored weight under which a file is quantised (16-bit files average a little above 16)."""
+
+NARROW_SPACE = "\u202f"
+
+
+@dataclass(frozen=True, slots=True)
+class GapPart:
+    """One piece of the measured time. `resource` is one of RESOURCES, or `other` for what no term explains."""
+
+    resource: str
+    label: str
+    time: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRow:
+    """One step of the run held against its bound.
+
+    `of_bound` is bound over measured (F-1.3): 1 is the limit, and above 1 something stated is wrong; it is never
+    clamped. `mfu` is at the dense peak of `mfu_precision`, `mbu` at the memory roof. `gap` sums to `measured`; it is
+    empty for a contradiction. `measured_from` is the key of the metric, `how` how the number was made from it.
+    """
+
+    what: What
+    measured: Seconds
+    measured_from: str
+    how: str
+    bound: Seconds
+    serial_bound: Seconds
+    of_bound: Ratio
+    binding: str
+    terms: Mapping[str, Seconds]
+    mfu: Ratio | None
+    mfu_precision: str | None
+    mbu: Ratio
+    flop: Flop
+    hbm_bytes: float
+    kv_share: Ratio
+    devices: int
+    gap: tuple[GapPart, ...]
+    workload: Workload
+    detail: Bound
+    assumptions: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether the measurement is faster than its bound (beyond the rounding of a float)."""
+        return self.of_bound > 1 + 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class NotHeld:
+    """A step that cannot be held against a bound. `needs` names what would make it possible."""
+
+    what: str
+    reason: str
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredAgainstBound:
+    """Every step of a run that could be held against a bound, the main one first; what could not; and findings."""
+
+    rows: tuple[BoundRow, ...] = ()
+    not_held: tuple[NotHeld, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def main(self) -> BoundRow | None:
+        return self.rows[0] if self.rows else None
+
+    @property
+    def verdict(self) -> str:
+        """The result in a sentence or two."""
+        if not self.rows:
+            if not self.not_held:
+                return "Nothing in this run is the time of a step that a bound could be computed for."
+            return " ".join(dict.fromkeys(item.reason for item in self.not_held))
+        first, *others = self.rows
+        return " ".join([_verdict(first), *(_verdict(row, short=True) for row in others)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step before its layout is known."""
+
+    what: What
+    measured: Seconds
+    measured_from: str
+    how: str
+    workload: Workload
+    notes: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+
+def analyse_run(
+    run: ParsedRun,
+    hardware: HardwareProfile | None,
+    model: ModelSpec | None,
+    overrides: Mapping[str, Any] | None = None,
+) -> MeasuredAgainstBound:
+    """Hold every step that the run measured against its bound on `hardware`.
+
+    `overrides` are fields of the API's workload object that a person states over the file's: `dtypes`, `parallel` and
+    `launch_mode` count for every step; `batch`, `seq_len` and `context_len` for the step that `phase` names, or for the
+    run's main step without one. Values are validated by the caller. Never raises for what a file or a profile lacks.
+    """
+    stated = dict(overrides or {})
+    missing = [name for name, given in (("hardware", hardware), ("model", model)) if given is None]
+    if hardware is None or model is None:
+        words = {"hardware": "a hardware profile", "model": "a model"}
+        reason = f"Link {' and '.join(words[m] for m in missing)} to hold this run against its bound."
+        return MeasuredAgainstBound(not_held=(NotHeld("run", reason, tuple(missing)),))
+    parallel = _stated_layout(run, stated)
+    dtypes, dtype_notes = _dtypes(run, hardware, stated)
+    launch: Any = stated.get("launch_mode", run.workload.extra.get("launch_mode", "graph"))
+    template = Workload(dtypes=dtypes, launch_mode=launch if launch in ("graph", "eager") else "graph")
+    steps: list[_Step] = []
+    not_held: list[NotHeld] = []
+    for found in _steps(run, template, parallel, stated):
+        if isinstance(found, _Step):
+            steps.append(found)
+        else:
+            not_held.append(found)
+    rows: list[BoundRow] = []
+    findings: list[Finding] = []
+    for step in steps:
+        try:
+            row, notes = _row(step, hardware, model, parallel, dtype_notes)
+        except DomainError as error:
+            reason = error.reason if isinstance(error, InvalidInput) else str(error)
+            not_held.append(NotHeld(step.what, f"{WHAT_WORDS[step.what]} has no bound: {reason}."))
+            continue
+        rows.append(row)
+        findings += [note for note in notes if note.check not in {f.check for f in findings}]
+    findings += [_contradiction(row, "tp" not in parallel, run) for row in rows if row.contradicts]
+    return MeasuredAgainstBound(tuple(rows), tuple(not_held), tuple(findings))
+
+
+# --- which steps a run measured ------------------------------------------------------------------------------------
+
+
+def _steps(
+    run: ParsedRun, template: Workload, parallel: Mapping[str, Any], stated: Mapping[str, Any]
+) -> list[_Step | NotHeld]:
+    mode = run.workload.mode
+    phase = stated.get("phase")
+    if mode == "train" or phase == "train":
+        return [_train(run, template, stated)]
+    if mode == "serve":
+        return [_serving_decode(run, template, parallel, stated), _serving_prefill(run, template, parallel, stated)]
+    if mode == "decode" or (mode is None and phase == "decode"):
+        return [_plain_decode(run, template, stated)]
+    if mode == "prefill" or (mode is None and phase == "prefill"):
+        return [_plain_prefill(run, template, stated)]
+    if mode == "latency" and run.workload.input_len and run.workload.output_len:
+        reason = "Prompt and generation were timed as one, so neither can be held against a bound of its own."
+        return [NotHeld("run", reason)]
+    if run.value("tpot_s") is not None or run.value("tpot_s", "p50") is not None:
+        return [_serving_decode(run, template, parallel, stated), _serving_prefill(run, template, parallel, stated)]
+    if run.value("step_time_s") is not None:
+        return [_train(run, template, stated)]
+    return [
+        NotHeld(
+            "run",
+            "The file does not say which step its times are of: state the phase (train, prefill or decode) to hold it "
+            "against a bound.",
+            ("phase",),
+        )
+    ]
+
+
+def _applies(stated: Mapping[str, Any], name: str, what: What, *, main: bool) -> Any:
+    """A stated field where it is meant for this step."""
+    phase = stated.get("phase")
+    if name not in stated or (phase is not None and phase != what) or (phase is None and not main):
+        return None
+    return stated[name]
+
+
+def _serving_decode(
+    run: ParsedRun, template: Workload, parallel: Mapping[str, Any], stated: Mapping[str, Any]
+) -> _Step | NotHeld:
+    """A decode step of a server, from its TPOT.
+
+    In-flight sequences by Little's law: decoded tokens per second times the time each takes. The first token of a
+    request comes from its prefill, so it is not counted. The average over time is not above the average that a token
+    sees (crowded steps emit more tokens), and the bound of a dense model is convex in the batch, so the bound of this
+    batch, rounded down, is not above the mean of the steps' bounds. (Experts are not convex: a few more sequences touch
+    ever fewer new ones, so a batch that swings widely may have a slightly lower mean.)
+    Context: a request decodes its second to last token with `input` to `input + output - 2` tokens cached.
+    """
+    told = _first(run, "tpot_s", ("mean", "p50", None))
+    if told is None:
+        return NotHeld("decode", "The file reports no TPOT, so its decode steps have no measured time.", ("tpot_s",))
+    tpot, key = told
+    notes: list[str] = []
+    assumptions: list[str] = []
+    how = f"TPOT, {'mean' if key.endswith('mean') else 'median' if key.endswith('p50') else 'as reported'}"
+    accepted = run.value("accepted_tokens_per_step")
+    measured = tpot
+    if accepted is not None and accepted > 1:
+        measured = tpot * accepted
+        how += f" times {accepted:.3g} accepted tokens a step"
+        notes.append("Drafted tokens are checked in one step, so a step's time is TPOT times the tokens it yields.")
+    replicas = _whole(parallel.get("dp")) * _whole(parallel.get("pp"))
+    batch = _applies(stated, "batch", "decode", main=True)
+    if batch is None:
+        batch, how_many = _in_flight(run, tpot, replicas)
+        assumptions.append(how_many)
+    context = _applies(stated, "context_len", "decode", main=True)
+    if context is None:
+        inputs, outputs = run.workload.input_len, run.workload.output_len
+        if inputs is None:
+            assumptions.append("The file gives no prompt length: an empty context is assumed, which reads no KV cache.")
+        context = math.floor((inputs or 0.0) + max((outputs or 0.0) - 2.0, 0.0) / 2.0)
+        if inputs is not None:
+            assumptions.append(
+                f"Context {context:,} tokens: the mean prompt and half of the mean output, rounded down."
+                if outputs
+                else f"Context {context:,} tokens: the mean prompt; the file gives no output length."
+            )
+    workload = replace(
+        template,
+        phase="decode",
+        batch=max(int(batch), 1),
+        seq_len=int(_applies(stated, "seq_len", "decode", main=False) or 1),
+        context_len=int(context),
+    )
+    return _Step("decode", measured, key, how, workload, tuple(notes), tuple(assumptions))
+
+
+def _in_flight(run: ParsedRun, tpot: Seconds, replicas: int) -> tuple[int, str]:
+    """Sequences that one replica decodes together, and in words where the number comes from."""
+    per_second = run.value("output_tokens_per_s")
+    requests = run.value("requests_per_s")
+    if per_second is None or per_second <= 0:
+        return 1, "Batch 1: without output tokens per second the number of sequences decoded together is not known."
+    decoded = per_second - requests if requests is not None and requests < per_second else per_second
+    together = decoded * tpot
+    cap = run.workload.concurrency or math.inf
+    capped = 1 <= cap < together
+    together = min(together, cap) if capped else together
+    batch = max(math.floor(together / replicas + 1e-9), 1)
+    words = (
+        f"Batch {batch}: {together:.3g} sequences in flight by Little's law "
+        f"({decoded:.4g} decoded tokens/s times TPOT{', at most the concurrency' if capped else ''})"
+    )
+    if replicas > 1:
+        words += f", divided over {replicas} replicas or stages"
+    return batch, words + ", rounded down."
+
+
+def _serving_prefill(
+    run: ParsedRun, template: Workload, parallel: Mapping[str, Any], stated: Mapping[str, Any]
+) -> _Step | NotHeld:
+    """Prefill of one prompt of the mean length, against the mean TTFT.
+
+    The bound of a prefill is convex in its length, so the mean of the requests' bounds is not below the bound of the
+    mean length, and the mean TTFT is not below that. Minimum and median have no such guarantee: they may belong to
+    prompts shorter than the mean.
+    """
+    told = _first(run, "ttft_s", ("mean", None, "p50"))
+    length = _applies(stated, "seq_len", "prefill", main=False) or run.workload.input_len
+    if told is None:
+        return NotHeld("prefill", "The file reports no TTFT, so its prefills have no measured time.", ("ttft_s",))
+    if length is None or length < 1:
+        return NotHeld("prefill", "The file gives no prompt length, so its prefill has no bound.", ("input_len",))
+    if _whole(parallel.get("pp")) > 1:
+        return NotHeld(
+            "prefill", "Prefill has no bound here: pipeline stages may work on chunks of one prompt at the same time."
+        )
+    ttft, key = told
+    notes = ["TTFT also holds queueing, tokenisation and the way to the client; a prefix cache can skip prompt tokens."]
+    if key.endswith("p50"):
+        notes.append("The file has no mean TTFT; its median may belong to prompts shorter than the mean.")
+    workload = replace(
+        template,
+        phase="prefill",
+        batch=int(_applies(stated, "batch", "prefill", main=False) or 1),
+        seq_len=int(length),
+        context_len=int(_applies(stated, "context_len", "prefill", main=False) or 0),
+    )
+    how = "TTFT, mean" if key.endswith("mean") else "TTFT, median" if key.endswith("p50") else "TTFT, as reported"
+    assumption = f"One prompt of {int(length):,} tokens (the mean) at a time, nothing of it cached."
+    return _Step("prefill", ttft, key, how, workload, tuple(notes), (assumption,))
+
+
+def _plain_decode(run: ParsedRun, template: Workload, stated: Mapping[str, Any]) -> _Step | NotHeld:
+    """Decode alone (llama-bench tg, a harness's decode step): the step's time is total time over generated tokens."""
+    w = run.workload
+    batch = int(_applies(stated, "batch", "decode", main=True) or w.batch or 1)
+    generated = w.output_len
+    told: tuple[Seconds, str] | None = None
+    how = ""
+    total = _first(run, "decode_time_s", ("mean", None, "p50"))
+    if (found := _first(run, "tpot_s", ("mean", None, "p50"))) is not None:
+        told, how = found, "time per token"
+    elif total is not None and generated is not None and generated >= 1:
+        told, how = (total[0] / generated, total[1]), f"decode time over {generated:,.0f} generated tokens"
+    elif (found := _first(run, "step_time_s", ("mean", None, "p50"))) is not None:
+        told, how = found, "step time"
+    elif total is not None:
+        told, how = total, "decode time of a step"
+    elif (rate := run.value("decode_tokens_per_s")) is not None and rate > 0:
+        told, how = (batch / rate, "decode_tokens_per_s"), "batch over decoded tokens per second"
+    elif (found := _first(run, "latency_s", ("mean", None, "p50"))) is not None:
+        told, how = found, "latency"
+    if told is None:
+        return NotHeld("decode", "The file reports no time of a decode step.", ("decode_time_s", "tpot_s"))
+    assumptions = []
+    context = _applies(stated, "context_len", "decode", main=True)
+    if context is None:
+        depth = w.context_len if w.context_len is not None else (w.input_len or 0.0)
+        context = math.floor(depth + max((generated or 1.0) - 1.0, 0.0) / 2.0)
+        assumptions.append(
+            f"Context {context:,} tokens: {depth:,.0f} at the start and half of the {generated:,.0f} generated ones."
+            if generated is not None and generated > 1
+            else f"Context {context:,} tokens, as the file says."
+        )
+    workload = replace(
+        template,
+        phase="decode",
+        batch=batch,
+        seq_len=int(_applies(stated, "seq_len", "decode", main=True) or w.extra.get("seq_len") or 1),
+        context_len=int(context),
+    )
+    return _Step("decode", told[0], told[1], how, workload, (), tuple(assumptions))
+
+
+def _plain_prefill(run: ParsedRun, template: Workload, stated: Mapping[str, Any]) -> _Step | NotHeld:
+    """Prefill alone (llama-bench pp, a harness's prefill): its time at the stated length and depth."""
+    w = run.workload
+    length = _applies(stated, "seq_len", "prefill", main=True) or w.input_len
+    if length is None or length < 1:
+        return NotHeld("prefill", "The file gives no prompt length, so its prefill has no bound.", ("input_len",))
+    batch = int(_applies(stated, "batch", "prefill", main=True) or w.batch or 1)
+    told: tuple[Seconds, str] | None = None
+    how = ""
+    for name, words in (("prefill_time_s", "prefill time"), ("ttft_s", "TTFT"), ("step_time_s", "step time")):
+        told = _first(run, name, ("mean", None, "p50"))
+        if told is not None:
+            how = words
+            break
+    rate = run.value("prefill_tokens_per_s")
+    if told is None and rate is not None and rate > 0:
+        told, how = (batch * length / rate, "prefill_tokens_per_s"), "prompt tokens over prefill tokens per second"
+    if told is None:
+        found = _first(run, "latency_s", ("mean", None, "p50"))
+        if found is None:
+            return NotHeld("prefill", "The file reports no time of a prefill.", ("prefill_time_s",))
+        told, how = found, "latency"
+    depth = _applies(stated, "context_len", "prefill", main=True)
+    workload = replace(
+        template,
+        phase="prefill",
+        batch=batch,
+        seq_len=int(length),
+        context_len=int(depth if depth is not None else w.context_len or 0),
+    )
+    return _Step("prefill", told[0], told[1], how, workload)
+
+
+def _train(run: ParsedRun, template: Workload, stated: Mapping[str, Any]) -> _Step | NotHeld:
+    """A training step: forward, backward and update of one replica's batch."""
+    w = run.workload
+    told = _first(run, "step_time_s", ("mean", None, "p50"))
+    if told is None:
+        return NotHeld("train", "The file reports no step time.", ("step_time_s",))
+    length = stated.get("seq_len") or w.input_len
+    batch = stated.get("batch") or w.batch
+    if length is None or batch is None:
+        lacking = tuple(n for n, v in (("seq_len", length), ("batch", batch)) if v is None)
+        words = {"seq_len": "sequence length", "batch": "batch of a replica"}
+        reason = f"The file does not give the {' and the '.join(words[n] for n in lacking)} of a step: state it."
+        return NotHeld("train", reason, lacking)
+    recompute: Any = stated.get("recompute", w.extra.get("recompute", "none"))
+    optimizer: Any = stated.get("optimizer", w.extra.get("optimizer", "adamw"))
+    assumptions = []
+    if "recompute" not in stated and "recompute" not in w.extra:
+        assumptions.append("No recomputation: the file does not say.")
+    if "optimizer" not in stated and "optimizer" not in w.extra:
+        assumptions.append("AdamW: the file does not say.")
+    workload = replace(
+        template,
+        phase="train",
+        batch=int(batch),
+        seq_len=int(length),
+        context_len=0,
+        recompute=recompute if recompute in ("none", "selective", "full") else "none",
+        optimizer=optimizer if optimizer in ("adamw", "adamw8bit", "sgd", "none") else "adamw",
+    )
+    return _Step("train", told[0], told[1], "step time", workload, (), tuple(assumptions))
+
+
+def _first(run: ParsedRun, name: str, stats: tuple[str | None, ...]) -> tuple[float, str] | None:
+    """The first wanted statistic with a positive value, and its key."""
+    for stat in stats:
+        value = run.value(name, stat)
+        if value is not None and value > 0:
+            return value, f"{name}.{stat}" if stat else name
+    return None
+
+
+# --- precision and layout ------------------------------------------------------------------------------------------
+
+
+def _dtypes(run: ParsedRun, hardware: HardwareProfile, stated: Mapping[str, Any]) -> tuple[Dtypes, tuple[str, ...]]:
+    """Precisions, and a sentence for each that nobody states."""
+    notes: list[str] = []
+    told: dict[str, Any] = {k: v for k, v in run.workload.dtypes.items() if v in PRECISIONS}
+    told |= {k: v for k, v in dict(stated.get("dtypes") or {}).items() if v is not None}
+    bits: float | None = told.pop("weights_bits", None)
+    w = run.workload
+    if bits is None and "weights" not in dict(stated.get("dtypes") or {}) and w.weight_bytes and w.parameters:
+        bits = w.weight_bytes * 8 / w.parameters
+        if not 0.1 <= bits <= 64:
+            bits = None
+        else:
+            notes.append(f"Weights of {bits:.3g} bits on average: the file's bytes over its parameters.")
+    sixteen = next((name for name in ("bf16", "fp16", "fp32") if name in hardware.peak), "bf16")
+    quantised = bits is not None and bits < QUANTISED_BELOW
+    if quantised and "weights" not in told:
+        # ggml multiplies quantised weights as 8-bit integers where the device can, else at 16 bits
+        eight = hardware.peak.get("int8", 0.0) > hardware.peak.get(sixteen, 0.0)
+        told["weights"] = "int8" if eight else sixteen
+        told.setdefault("activations", told["weights"])
+        notes.append(
+            f"Quantised weights are multiplied at the {'int8' if eight else sixteen} peak, the fastest that may apply."
+        )
+        told.setdefault("kv", sixteen)
+    if "weights" not in told:
+        told["weights"] = sixteen
+        notes.append(f"Weights in {sixteen}: the file does not say.")
+    if "activations" not in told:
+        weights = PRECISIONS[told["weights"]]
+        narrow = weights.bits == 8 or weights.name in ("nvfp4", "mxfp4", "fp4")
+        if weights.bits >= 16 or (narrow and weights.peak in hardware.peak):
+            told["activations"] = told["weights"]
+        else:
+            told["activations"] = sixteen
+        if told["activations"] != told["weights"] or weights.bits < 16:
+            notes.append(f"Activations in {told['activations']}: the file does not say.")
+    if "kv" not in told:
+        activations = PRECISIONS[told["activations"]]
+        told["kv"] = told["activations"] if activations.bits >= 16 else sixteen
+        notes.append(f"KV cache in {told['kv']}: the file does not say.")
+    told.setdefault("communication", told["activations"])
+    known = {k: str(v) for k, v in told.items() if k in Dtypes.__slots__}
+    return Dtypes(**known, weights_bits=bits), tuple(notes)
+
+
+def _stated_layout(run: ParsedRun, stated: Mapping[str, Any]) -> dict[str, Any]:
+    told = {**run.workload.extra, **run.parallel}
+    layout: dict[str, Any] = {k: told[k] for k in Parallel.__slots__ if told.get(k)}
+    layout |= {k: v for k, v in dict(stated.get("parallel") or {}).items() if v is not None}
+    return layout
+
+
+def _whole(value: Any) -> int:
+    return max(int(value), 1) if value else 1
+
+
+def scale_up_domain(hardware: HardwareProfile) -> int:
+    """Devices that reach each other by the fast fabric; without one, those of a usual host."""
+    size = hardware.scale_up.domain_size if hardware.scale_up is not None else None
+    return size if size is not None and size > 1 else DEFAULT_RANKS_PER_NODE
+
+
+def _laid_out(
+    step: _Step, hardware: HardwareProfile, model: ModelSpec, layout: Mapping[str, Any]
+) -> tuple[Workload, list[str], list[Finding]]:
+    """The step with its layout; where no tensor-parallel degree is stated, the smallest that fits."""
+    notes: list[str] = []
+    findings: list[Finding] = []
+    degrees = dict(layout)
+    if step.what != "train":
+        degrees.pop("zero_stage", None)
+        if _whole(degrees.get("ep")) > 1:
+            group = _whole(degrees.get("tp"))
+            if degrees["ep"] > group:
+                raise InvalidInput(
+                    ("workload", "parallel", "ep"),
+                    "experts spread over data-parallel replicas cannot be held against a bound yet",
+                )
+            notes.append("Experts spread over the tensor-parallel devices read the same bytes a device as sliced ones.")
+            degrees["ep"] = 1
+        if _whole(degrees.get("pp")) > 1:
+            notes.append(
+                f"The {degrees['pp']} pipeline stages of a decode step run one after another: "
+                "the bound is that of one stage's devices reading the whole model."
+            )
+            degrees["pp"] = 1
+    stages = _whole(layout.get("pp"))
+    capacity = None if hardware.memory_capacity is None else hardware.memory_capacity * stages
+
+    def at(tp: int) -> Workload:
+        return replace(step.workload, parallel=Parallel(**{**degrees, "tp": tp}))
+
+    if "tp" in degrees:
+        workload = at(_whole(degrees["tp"]))
+        use = memory_use(model, workload, capacity)
+        if use.fits is False:
+            findings.append(_does_not_fit(step, workload, use.peak, hardware))
+        return workload, notes, findings
+    tp, domain = 1, scale_up_domain(hardware)
+    while memory_use(model, at(tp), capacity).fits is False and tp * 2 <= domain and _divides(model, tp * 2):
+        tp *= 2
+    use = memory_use(model, at(tp), capacity)
+    if use.fits is False:
+        findings.append(_does_not_fit(step, at(tp), use.peak, hardware))
+        notes.append(f"Tensor parallel {tp} is assumed: the file gives no layout, and this is the largest usual one.")
+    elif hardware.memory_capacity is None:
+        notes.append("One device is assumed: neither the layout nor the device's memory is known.")
+    else:
+        notes.append(
+            f"{'One device' if tp == 1 else f'Tensor parallel {tp}'} is assumed, the fewest that hold the step: "
+            "the file gives no layout."
+        )
+    return at(tp), notes, findings
+
+
+def _divides(model: ModelSpec, tp: int) -> bool:
+    return all(attention.heads % tp == 0 for _, attention in model.attention_groups())
+
+
+def _does_not_fit(step: _Step, workload: Workload, peak: float, hardware: HardwareProfile) -> Finding:
+    held = (hardware.memory_capacity or 0.0) / 1e9
+    return Finding(
+        "does-not-fit",
+        "warning",
+        f"{WHAT_WORDS[step.what]} needs {peak / 1e9:,.1f} GB a device at tensor parallel {workload.parallel.tp}, but "
+        f"{hardware.name} has {held:,.1f} GB: the layout, a precision or the batch differs from what is stated.",
+        ("parallel", "dtypes", "batch"),
+    )
+
+
+# --- the row -------------------------------------------------------------------------------------------------------
+
+
+def _row(
+    step: _Step,
+    hardware: HardwareProfile,
+    model: ModelSpec,
+    layout: Mapping[str, Any],
+    dtype_notes: tuple[str, ...],
+) -> tuple[BoundRow, list[Finding]]:
+    model.require_supported()
+    roofs = ceilings(hardware)
+    workload, layout_notes, findings = _laid_out(step, hardware, model, layout)
+    table = cost_table(model, workload, ranks_per_node=scale_up_domain(hardware))
+    bound = lower_bound(table, roofs, launch_mode=workload.launch_mode)
+    floor, measured = float(bound.overlapped), step.measured
+    if not math.isfinite(floor) or floor <= 0:
+        raise InvalidInput(("workload",), "the step moves nothing and computes nothing")
+    precision, useful = _tensor_work(bound)
+    rate = roofs.flop_rate(precision) if precision is not None else None
+    hbm = bound.hbm_bytes
+    kv = float(table.total("kv_read"))
+    row = BoundRow(
+        what=step.what,
+        measured=measured,
+        measured_from=step.measured_from,
+        how=step.how,
+        bound=floor,
+        serial_bound=float(bound.serial),
+        of_bound=floor / measured,
+        binding=bound.binding,
+        terms={name: float(bound.terms[name]) for name in RESOURCES},
+        mfu=None if rate is None else useful / (measured * rate),
+        mfu_precision=None if precision is None else PRECISIONS[precision].peak,
+        mbu=hbm / (measured * roofs.memory),
+        flop=useful,
+        hbm_bytes=hbm,
+        kv_share=kv / hbm if hbm else 0.0,
+        devices=workload.parallel.devices * _whole(layout.get("pp")),
+        gap=_gap(bound, measured),
+        workload=workload,
+        detail=bound,
+        assumptions=(*step.assumptions, *layout_notes, *dtype_notes, *_roof_notes(roofs, workload), *table.assumptions),
+        notes=step.notes,
+    )
+    return row, findings
+
+
+def _tensor_work(bound: Bound) -> tuple[str | None, Flop]:
+    """The precision of most products, and the useful FLOP of all products of a device (the numerator of MFU)."""
+    by_precision: dict[str, float] = {}
+    for i, op in enumerate(bound.table.ops):
+        if op.pipe == "tensor":
+            work = float(bound.table["flop"][i] * bound.table["count"][i])
+            by_precision[op.dtype] = by_precision.get(op.dtype, 0.0) + work
+    if not by_precision:
+        return None, 0.0
+    return max(by_precision, key=lambda name: by_precision[name]), sum(by_precision.values())
+
+
+def _gap(bound: Bound, measured: Seconds) -> tuple[GapPart, ...]:
+    """The measured time in pieces that add up to it: the bound, what missing overlap explains, and the rest.
+
+    Operations that run one after another take the serial bound; what it adds to the overlapped one is shared out by the
+    resource that binds those operations. A run between the two bounds overlaps, so only the rest is named.
+    """
+    floor, serial = float(bound.overlapped), float(bound.serial)
+    if measured < floor:
+        return ()
+    binding = bound.binding
+    parts = [GapPart(binding, f"Bound: {RESOURCE_WORDS[binding]}", floor)]
+    left = measured - floor
+    if serial > floor and measured >= serial:
+        excess: dict[str, float] = {}
+        for i, resource in enumerate(bound.op_binding()):
+            if resource != binding:
+                spent = float(bound.op_time[i] * bound.table["count"][i])
+                excess[resource] = excess.get(resource, 0.0) + spent
+        total = sum(excess.values())
+        for resource in RESOURCES:
+            if total > 0 and excess.get(resource, 0.0) > 0:
+                time = (serial - floor) * excess[resource] / total
+                parts.append(GapPart(resource, f"{_capital(RESOURCE_WORDS[resource])}, not overlapped", time))
+                left -= time
+    if left > 0:
+        parts.append(GapPart("other", "Not explained by the model", left))
+    return tuple(parts)
+
+
+def _roof_notes(roofs: Ceilings, workload: Workload) -> list[str]:
+    return [
+        note
+        for note in roofs.assumptions
+        if (workload.launch_mode == "eager" or "launch overhead" not in note)
+        and (workload.parallel.devices > 1 or "scale-up" not in note)
+    ]
+
+
+# --- words ---------------------------------------------------------------------------------------------------------
+
+
+def _contradiction(row: BoundRow, layout_assumed: bool, run: ParsedRun) -> Finding:
+    reasons: list[str] = []
+    if layout_assumed:
+        reasons.append("more devices shared the work than assumed (state the layout)")
+    if "weights" not in run.workload.dtypes and row.workload.dtypes.weights_bits is None:
+        reasons.append("weights were narrower than assumed (state the precision)")
+    if row.what == "prefill":
+        reasons.append("a prefix cache skipped part of the prompt")
+    if row.what == "decode" and run.value("accepted_tokens_per_step") is None:
+        reasons.append("speculative decoding yielded several tokens a step")
+    reasons.append("the linked device or model is not the one that ran")
+    reasons.append("a time in the file has another unit or meaning")
+    return Finding(
+        "faster-than-bound",
+        "error",
+        f"{WHAT_WORDS[row.what]} is faster than its bound: {time_text(row.measured)} measured against "
+        f"{time_text(row.bound)} ({row.of_bound:.3g} times as fast as possible under what is stated). "
+        f"Likely reasons: {'; '.join(reasons)}.",
+        (row.measured_from, "hardware", "model", "parallel", "dtypes"),
+    )
+
+
+def _verdict(row: BoundRow, *, short: bool = False) -> str:
+    unit = {"decode": "per step" if "accepted" in row.how else "per token", "train": "per step"}.get(row.what, "")
+    if row.what == "prefill":
+        unit = f"for {row.workload.batch * row.workload.seq_len:,} prompt tokens"
+    subject = WHAT_WORDS[row.what]
+    measured, bound = time_text(row.measured), time_text(row.bound)
+    if row.contradicts:
+        return (
+            f"{subject} contradicts its bound: {measured} {unit} measured, but {bound} is the least for what is stated."
+        )
+    if row.measured_from.startswith("ttft_s") and row.of_bound < 0.5:
+        # most of a TTFT may be waiting, which says nothing about the prefill itself
+        tokens = row.workload.batch * row.workload.seq_len
+        return (
+            f"TTFT is {measured}, of which the prefill of {tokens:,} tokens takes {bound} at least "
+            f"({RESOURCE_WORDS[row.binding]} {_verb(row.binding)})."
+        )
+    sentence = f"{subject} reaches {share_text(row.of_bound)} of its bound: {measured} {unit} against {bound}"
+    if short:
+        return f"{sentence}; {RESOURCE_WORDS[row.binding]} {_verb(row.binding)}."
+    sentence += f"; {RESOURCE_WORDS[row.binding]} {_verb(row.binding)}"
+    if row.binding == "hbm" and row.what == "decode" and row.kv_share >= 0.05:
+        sentence += f", and KV reads are {share_text(row.kv_share)} of its bytes"
+    return f"{sentence}."
+
+
+def _verb(resource: str) -> str:
+    return "bind" if resource == "launch" else "binds"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def share_text(ratio: Ratio) -> str:
+    """A ratio in per cent: two digits under 10 %, never rounded up to a full 100 %."""
+    percent = ratio * 100
+    if 99 <= percent < 100:
+        text = f"{math.floor(percent * 10) / 10:.1f}"
+    else:
+        text = f"{percent:.0f}" if percent >= 9.95 else f"{percent:.2g}"
+    return f"{text}{NARROW_SPACE}%"
+
+
+def time_text(time: Seconds) -> str:
+    """A time with three digits and the prefix that fits: 0.0147 is 14.7 ms."""
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if float(f"{time:.3g}") >= factor:
+            scaled = time / factor
+            places = max(0, 2 - math.floor(math.log10(float(f"{scaled:.3g}"))))
+            return f"{scaled:,.{places}f}{NARROW_SPACE}{unit}"
+    return f"{time * 1e9:.3g}{NARROW_SPACE}ns"
