@@ -20,7 +20,7 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
     gradient in the forward pass.
     """
     if op.kind == "gemm":
-        passes = 1.0 if ctx.micro_batches == 1 else 2.0
+        passes = 2.0 - 1.0 / ctx.micro_batches  # the first micro-batch has nothing to add to
         return [
             replace(
                 op,
@@ -58,14 +58,15 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
     if op.kind == "elementwise":
         if op.name == "cross-entropy":
             return []
+        read, written = op.act_backward or (op.act_read + op.act_write, op.act_read)
         return [
             replace(
                 op,
                 name=f"{op.name}, backward",
                 direction="backward",
                 flop=2.0 * op.flop,
-                act_read=op.act_read + op.act_write,
-                act_write=op.act_read,
+                act_read=read,
+                act_write=written,
             )
         ]
     if op.kind == "copy":

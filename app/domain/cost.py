@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -36,6 +37,7 @@ class Op:
     kv_read/kv_write      bytes of the KV cache
     state         bytes of gradients and optimizer state, read and written
     act_read/act_write    bytes of activations; they may stay in cache between two operations
+    act_backward  bytes of activations read and written by the row's backward pass, where its kind's rule is not exact
     net           bytes sent one way on each tier, by the ring algorithm
     net_in_switch bytes sent one way where the switch reduces (None: the switch cannot help)
     """
@@ -56,6 +58,7 @@ class Op:
     state: Grid = 0.0
     act_read: Grid = 0.0
     act_write: Grid = 0.0
+    act_backward: tuple[Grid, Grid] | None = None
     net: Mapping[Tier, Grid] = field(default_factory=dict)
     net_in_switch: Mapping[Tier, Grid] | None = None
     launches: Grid = 1.0
@@ -96,17 +99,25 @@ class CostTable:
     @classmethod
     def of(cls, ops: list[Op], *, tokens: Grid, devices: Grid = 1.0, assumptions: tuple[str, ...] = ()) -> CostTable:
         """Stack rows into columns. Rows whose count is zero everywhere are dropped."""
-        rows = tuple(op for op in ops if np.any(np.asarray(op.count) > 0))
-        values = {name: [_cell(op, name) for op in rows] for name in COLUMNS}
-        net = {tier: [op.net.get(tier, 0.0) for op in rows] for tier in TIERS}
+        rows = tuple(op for op in ops if _ever(op.count))
+        cells = list(zip(*map(_CELLS, rows), strict=True)) if rows else [()] * len(COLUMNS)
+        values = dict(zip(COLUMNS, cells, strict=True))
+        values["executed"] = tuple(
+            useful if executed is None else executed
+            for useful, executed in zip(values["flop"], values["executed"], strict=True)
+        )
+        net = {tier: tuple(op.net.get(tier, 0.0) for op in rows) for tier in TIERS}
         in_switch = {
-            tier: [(op.net if op.net_in_switch is None else op.net_in_switch).get(tier, 0.0) for op in rows]
+            tier: tuple((op.net if op.net_in_switch is None else op.net_in_switch).get(tier, 0.0) for op in rows)
             for tier in TIERS
         }
-        cells = [v for column in (*values.values(), *net.values(), *in_switch.values()) for v in column]
-        shape = np.broadcast_shapes(
-            np.shape(tokens), np.shape(devices), *{np.shape(v) for v in cells if not isinstance(v, float)}
-        )
+        grids = {
+            np.shape(cell)
+            for column in (*values.values(), *net.values(), *in_switch.values())
+            for cell in column
+            if not isinstance(cell, (float, int))
+        }
+        shape = np.broadcast_shapes(np.shape(tokens), np.shape(devices), *grids)
         return cls(
             ops=rows,
             columns={name: _stack(column, shape) for name, column in values.items()},
@@ -122,7 +133,7 @@ class CostTable:
 
     def total(self, name: str) -> Array:
         """Sum of a column over the step: each row's value times its count."""
-        return np.asarray((self.columns[name] * self.columns["count"]).sum(axis=0))
+        return over_operations(self.columns[name] * self.columns["count"])
 
     def streamed_bytes(self) -> Array:
         """Bytes that cross HBM whatever the cache: weights, KV cache, gradients and optimizer state."""
@@ -142,17 +153,35 @@ class CostTable:
         return np.asarray(self.streamed_bytes() + read + written)
 
 
-def _cell(op: Op, name: str) -> Grid:
-    if name == "executed":
-        return op.flop if op.executed is None else op.executed
-    value: Grid = getattr(op, name)
-    return value
+_CELLS = attrgetter(*COLUMNS)
 
 
-def _stack(column: list[Grid], shape: tuple[int, ...]) -> Array:
-    if shape == ():
-        return np.array(column, dtype=np.float64)
-    return np.stack([np.broadcast_to(np.asarray(v, dtype=np.float64), shape) for v in column])
+def _ever(count: Grid) -> bool:
+    return count > 0 if isinstance(count, (float, int)) else bool(np.any(count > 0))
+
+
+def _stack(column: tuple[Grid, ...], shape: tuple[int, ...]) -> Array:
+    """One column. A read-only view where every cell is one number: most columns of a sweep do not vary in it."""
+    if not any(np.shape(cell) for cell in column if not isinstance(cell, (float, int))):
+        flat = np.array(column, dtype=np.float64)
+        return flat if shape == () else np.broadcast_to(flat.reshape((-1,) + (1,) * len(shape)), (flat.size, *shape))
+    return np.stack([np.broadcast_to(np.asarray(cell, dtype=np.float64), shape) for cell in column])
+
+
+def over_operations(values: Array) -> Array:
+    """Sum over the rows, first to last: the same additions for one question as for each point of a sweep.
+
+    Whoever adds up the rows of an answer in their order gets its totals to the last bit.
+    """
+    if values.ndim == 1:
+        one = 0.0
+        for value in values.tolist():
+            one += value
+        return np.asarray(one)
+    total: Array = np.zeros(values.shape[1:])
+    for row in values:
+        total += row
+    return total
 
 
 def gemm(

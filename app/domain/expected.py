@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.domain.cost import over_operations
 from app.domain.lower_bound import Bound
 from app.domain.units import Seconds
 
@@ -52,5 +53,5 @@ def _serial(bound: Bound, e: Efficiencies) -> Seconds:
     per_op = np.maximum(np.maximum(bound.op_compute / e.compute, bound.op_hbm / e.memory), bound.op_net / e.net)
     floored = np.maximum(per_op, e.kernel_floor * bound.table["launches"])
     waiting = bound.terms["sync"] + bound.terms["imbalance"]
-    kernels = float((floored * bound.table["count"]).sum(axis=0))
+    kernels = float(over_operations(floored * bound.table["count"]))
     return max(kernels, float(bound.terms["launch"])) + float(waiting)

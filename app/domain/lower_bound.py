@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from app.domain.cost import TIERS, Array, CostTable, Tier
+from app.domain.cost import TIERS, Array, CostTable, Tier, over_operations
 from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.hardware import HardwareProfile
 from app.domain.precision import PRECISIONS
@@ -167,11 +167,11 @@ class Bound:
 
     @property
     def hbm_bytes(self) -> float:
-        return float((self.op_hbm_bytes * self.table["count"]).sum(axis=0))
+        return float(over_operations(self.op_hbm_bytes * self.table["count"]))
 
     @property
     def net_bytes(self) -> float:
-        return float((self.op_net_bytes * self.table["count"]).sum(axis=0))
+        return float(over_operations(self.op_net_bytes * self.table["count"]))
 
     @property
     def intensity(self) -> float:
@@ -216,16 +216,16 @@ def lower_bound(
     op_time = np.maximum(np.maximum(op_compute, hbm), net)
     on_tensor = _column(np.array([op.pipe == "tensor" for op in table.ops], dtype=np.float64), table)
     units = {
-        "tensor": (compute * on_tensor * count).sum(axis=0),
-        "vector": (compute * (1.0 - on_tensor) * count).sum(axis=0),
-        "special function": (exponent * count).sum(axis=0),
+        "tensor": over_operations(compute * on_tensor * count),
+        "vector": over_operations(compute * (1.0 - on_tensor) * count),
+        "special function": over_operations(exponent * count),
     }
     launch = table.total("launches") * (roofs.launch if launch_mode == "eager" else 0.0)
     zero = np.zeros(hbm.shape[1:])
     terms: dict[str, Array] = {
         "compute": np.maximum(np.maximum(units["tensor"], units["vector"]), units["special function"]),
-        "hbm": (hbm * count).sum(axis=0),
-        "net": (net * count).sum(axis=0),
+        "hbm": over_operations(hbm * count),
+        "net": over_operations(net * count),
         "launch": np.asarray(launch),
         "sync": zero + sync,
         "imbalance": zero + imbalance,
@@ -236,7 +236,7 @@ def lower_bound(
         table=table,
         ceilings=roofs,
         overlapped=busiest + waiting,
-        serial=np.maximum((op_time * count).sum(axis=0), terms["launch"]) + waiting,
+        serial=np.maximum(over_operations(op_time * count), terms["launch"]) + waiting,
         terms=terms,
         units=units,
         op_hbm_bytes=hbm_bytes,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -64,8 +65,10 @@ def _attention_parameters(group: LayerGroup, h: int, tp: Grid) -> Grid:
     kv_heads = np.maximum(np.ceil(a.kv_heads / np.asarray(tp, dtype=np.float64)), 1.0) if a.own_kv else 0.0
     q, k, v = a.heads * a.head_dim / tp, kv_heads * a.head_dim, kv_heads * a.v_head_dim
     out = a.heads * a.v_head_dim / tp * h
-    biases = q * a.q_bias + k * a.k_bias + v * a.v_bias + h * a.o_bias
-    total = (q + k + v) * h + out + biases
+    if a.v_from_k:
+        v = 0.0
+    extra = q * a.q_bias + k * a.k_bias + v * a.v_bias + h * a.o_bias + (a.heads / tp if a.sinks else 0.0)
+    total = (q + k + v) * h + out + extra
     return float(total) if np.ndim(total) == 0 else total
 
 
@@ -75,11 +78,16 @@ def _mlp_parameters(group: LayerGroup, h: int, tp: Grid) -> Grid:
         return _matrices(h, m.intermediate, m.gated, m.bias, tp)
     if isinstance(m, MoeMlp):
         router = h * m.experts + (m.experts if m.router_bias else 0)
-        experts = m.experts * _matrices(h, m.expert_intermediate, m.gated, m.expert_bias, tp)
+        routed = h if m.latent_size is None else m.latent_size
+        experts = m.experts * _matrices(routed, m.expert_intermediate, m.gated, m.expert_bias, tp)
         beside = sum(
-            _matrices(h, width, m.gated, False, tp) for width in (m.shared_intermediate, m.dense_intermediate) if width
+            _matrices(h, width, m.gated, m.expert_bias, tp)
+            for width in (m.shared_intermediate, m.dense_intermediate)
+            if width
         )
-        return router + experts + beside
+        latent = 0 if m.latent_size is None else 2 * h * m.latent_size
+        gate = h if m.shared_expert_gate and m.shared_intermediate else 0
+        return router + experts + beside + latent + gate
     return 0.0
 
 
@@ -188,9 +196,17 @@ def memory_use(model: ModelSpec, workload: Workload, capacity: Bytes | None) -> 
     per_sequence = (sum(objects.values()) - fixed) / workload.batch
     largest: int | None = None
     if capacity is not None:
-        room = capacity - fixed
-        largest = max(int(room // per_sequence), 0) if per_sequence > 0 else None
+        largest = _largest_batch(model, workload, capacity, (capacity - fixed) / per_sequence)
     return MemoryUse(objects=objects, capacity=capacity, largest_batch=largest)
+
+
+def _largest_batch(model: ModelSpec, workload: Workload, capacity: Bytes, sequences: float) -> int:
+    """Whole sequences in room for `sequences`; where that is a whole number up to rounding, by trying it."""
+    nearest = round(sequences)
+    if nearest >= 1 and abs(sequences - nearest) <= 1e-9 * nearest:
+        tried = sum(_objects(model, replace(workload, batch=nearest)).values())
+        return nearest if tried <= capacity else nearest - 1
+    return max(math.floor(sequences), 0)
 
 
 def _objects(model: ModelSpec, workload: Workload) -> dict[str, float]:
@@ -237,7 +253,8 @@ def _saved_activations(model: ModelSpec, workload: Workload) -> float:
     """Bytes kept for the backward pass by all layers of one micro-batch (F-6.5 for gated blocks and F-6.7)."""
     tokens, tp = workload.new_tokens, workload.parallel.tp
     a = workload.dtypes.bytes_of("activations")
-    h = model.hidden_size
+    # sequence parallelism keeps 1/tp of everything that is as wide as the residual stream
+    h = model.hidden_size / (tp if workload.parallel.sequence_parallel else 1)
     total = 0.0
     widest = 0.0
     for group in model.layers:
@@ -260,7 +277,8 @@ def _saved_activations(model: ModelSpec, workload: Workload) -> float:
             kept += h + (3 if group.mlp.gated else 2) * group.mlp.intermediate / tp
         elif isinstance(group.mlp, MoeMlp):
             e = group.mlp
-            kept += h + e.top_k * (2 * h + 3 * e.expert_intermediate / tp) + 3 * e.shared_intermediate / tp
+            kept += h + e.top_k * (2 * model.hidden_size + 3 * e.expert_intermediate / tp)
+            kept += 3 * e.shared_intermediate / tp
             extra += 8.0 * e.top_k
         layer = tokens * (kept * a + extra)
         widest = max(widest, layer)

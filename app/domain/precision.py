@@ -58,10 +58,10 @@ def precision(name: str, loc: tuple[str | int, ...] = ("dtype",)) -> Precision:
     return found
 
 
-def product_precision(weights: str, activations: str) -> str:
-    """Precision at which a product of these operands runs on the matrix units.
+def attention_precision(cache: str, activations: str) -> str:
+    """Precision of the attention products: the wider of the cache's and the activations' formats.
 
-    Operands of one width multiply at that format (both fp8: FP8 products). A narrower weight is dequantised to the
-    activation's format first (weight-only quantisation), so the product runs at the activation's precision.
+    A narrower cache is dequantised to the activations' format; a cache kept wider than quantised activations means
+    that attention stays at its precision.
     """
-    return PRECISIONS[weights].name if PRECISIONS[weights].bits >= PRECISIONS[activations].bits else activations
+    return cache if PRECISIONS[cache].bits > PRECISIONS[activations].bits else activations

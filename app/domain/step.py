@@ -18,7 +18,7 @@ from app.domain.errors import InvalidInput
 from app.domain.memory import optimizer_bytes_per_parameter, sharded_parameters
 from app.domain.model import Attention, DenseMlp, LatentAttention, LayerGroup, ModelSpec, MoeMlp
 from app.domain.units import Grid
-from app.domain.workload import Workload
+from app.domain.workload import MAX_TOKENS, Workload
 
 DEFAULT_RANKS_PER_NODE = 8
 
@@ -32,22 +32,16 @@ def cost_table(
 ) -> CostTable:
     """Rows of one step on the modelled device.
 
-    `grid` replaces `batch`, `seq_len`, `context_len` or `tp` by arrays of one shape: a sweep through the same formulas.
-    `ranks_per_node` is the scale-up domain: a tensor-parallel group beyond it crosses the slow tier.
-    Raises UnsupportedArchitecture, or InvalidInput for a layout that does not divide the model.
+    `grid` replaces `batch`, `seq_len`, `context_len` or `tp` by arrays of shapes that broadcast: a sweep through the
+    same formulas. `ranks_per_node` is the scale-up domain: a tensor-parallel group beyond it crosses the slow tier.
+    Raises UnsupportedArchitecture, or InvalidInput for a layout that does not divide the model or a bad grid.
     """
     model.require_supported()
     _check_layout(model, workload)
-    axes: Mapping[str, Any] = grid or {}
-    ctx = StepContext(
-        model=model,
-        workload=workload,
-        batch=axes.get("batch", workload.batch),
-        seq_len=axes.get("seq_len", workload.seq_len),
-        context_len=axes.get("context_len", workload.context_len),
-        tp=axes.get("tp", workload.parallel.tp),
-        ranks_per_node=ranks_per_node,
-    )
+    axes = _axes(workload, grid or {})
+    if workload.phase == "train" and np.any(axes["context_len"] > 0):
+        raise InvalidInput(("workload", "context_len"), "must be 0 in training: nothing is cached")
+    ctx = StepContext(model=model, workload=workload, ranks_per_node=ranks_per_node, **axes)
     layers: list[Op] = []
     for group in model.layers:
         layers += _layer_rows(ctx, group)
@@ -58,6 +52,25 @@ def cost_table(
     parallel = workload.parallel
     tokens: Grid = ctx.tokens * parallel.dp * parallel.micro_batches
     return CostTable.of(rows, tokens=tokens, devices=ctx.tp * parallel.dp, assumptions=_assumptions(model, workload))
+
+
+def _axes(workload: Workload, grid: Mapping[str, Any]) -> dict[str, Grid]:
+    """The numbers that a sweep may vary, as floats: whole numbers up to 2**53 stay exact, and nothing overflows."""
+    axes: dict[str, Grid] = {
+        "batch": float(workload.batch),
+        "seq_len": float(workload.seq_len),
+        "context_len": float(workload.context_len),
+        "tp": float(workload.parallel.tp),
+    }
+    for name, values in grid.items():
+        if name not in axes:
+            raise InvalidInput(("axes", name), f"cannot be swept: use {', '.join(axes)}")
+        axis = np.asarray(values, dtype=np.float64)
+        least = 0 if name == "context_len" else 1
+        if not np.all((axis >= least) & (axis <= MAX_TOKENS) & (axis == np.floor(axis))):
+            raise InvalidInput(("axes", name), f"must hold whole numbers from {least} to {MAX_TOKENS}")
+        axes[name] = axis if axis.ndim else float(axis)
+    return axes
 
 
 def _layer_rows(ctx: StepContext, group: LayerGroup) -> list[Op]:
@@ -121,7 +134,8 @@ def _training_rows(ctx: StepContext, before: list[Op], layers: list[Op], after: 
 def _gradient_exchange(ctx: StepContext, parameters: Grid) -> list[Op]:
     """Data-parallel traffic of a step (F-6.3): gradients reduced, and with ZeRO-3 parameters gathered twice."""
     parallel, dtypes = ctx.workload.parallel, ctx.workload.dtypes
-    local = max(ctx.ranks_per_node // max(int(np.max(ctx.tp)), 1), 1)
+    # ranks of one data-parallel group that share a scale-up domain with it
+    local = np.maximum(np.floor_divide(ctx.ranks_per_node, ctx.tp), 1.0)
 
     def exchange(name: str, kind: str, size: Grid, count: float) -> Op:
         return Op(
@@ -135,7 +149,10 @@ def _gradient_exchange(ctx: StepContext, parameters: Grid) -> list[Op]:
             formula=f"{kind} of {'parameters' if kind == 'all_gather' else 'gradients'} over dp",
         )
 
-    gradients, weights = parameters * dtypes.bytes_of("gradients"), parameters * dtypes.bytes_of("weights")
+    # wider parameters and gradients travel in the communication precision (mixed-precision sharding does so)
+    wire = dtypes.bytes_of("communication")
+    gradients = parameters * min(dtypes.bytes_of("gradients"), wire)
+    weights = parameters * min(dtypes.bytes_of("weights"), wire)
     if parallel.zero_stage == 0:
         return [exchange("gradient all-reduce", "all_reduce", gradients, 1.0)]
     gathers = 2.0 * parallel.micro_batches if parallel.zero_stage == 3 else 1.0
@@ -161,8 +178,6 @@ def _check_layout(model: ModelSpec, workload: Workload) -> None:
             )
     if parallel.zero_stage not in (0, 1, 2, 3):
         raise InvalidInput(("workload", "parallel", "zero_stage"), "must be 0, 1, 2 or 3")
-    if workload.phase == "train" and workload.context_len:
-        raise InvalidInput(("workload", "context_len"), "must be 0 in training: nothing is cached")
     if workload.phase != "train" and parallel.zero_stage:
         raise InvalidInput(("workload", "parallel", "zero_stage"), "only training shards optimizer state: use 0")
 

@@ -70,7 +70,8 @@ def attention_rows(ctx: StepContext, attention: Attention, count: float) -> list
     t, h = ctx.tokens, ctx.hidden
     q_width = heads * attention.head_dim
     o_width = heads * attention.v_head_dim
-    kv_width = kv_heads * (attention.head_dim + attention.v_head_dim)
+    k_width, v_width = kv_heads * attention.head_dim, kv_heads * attention.v_head_dim
+    kv_width = k_width + v_width
     read_width = local_kv_heads(ctx, attention) * (attention.head_dim + attention.v_head_dim)
     pairs = attention_pairs(ctx, attention)
     flop = 2.0 * heads * (attention.head_dim + attention.v_head_dim) * pairs
@@ -80,7 +81,7 @@ def attention_rows(ctx: StepContext, attention: Attention, count: float) -> list
             "qkv projection",
             "attention",
             m=t,
-            n=q_width + kv_width,
+            n=q_width + k_width + (0.0 if attention.v_from_k else v_width),
             k=h,
             dtype=ctx.product,
             weight=ctx.weight,
@@ -95,9 +96,11 @@ def attention_rows(ctx: StepContext, attention: Attention, count: float) -> list
             count=count,
             pipe="vector",
             dtype="fp32",
-            flop=6.0 * t * (q_width + kv_width / 2),
-            act_read=t * (q_width + kv_width) * ctx.activation,
-            act_write=t * q_width * ctx.activation + (t * kv_width * ctx.activation if ctx.training else 0.0),
+            flop=6.0 * t * (q_width + k_width),
+            act_read=t * (q_width + k_width + (0.0 if ctx.training else v_width)) * ctx.activation,
+            act_write=t * (q_width + (k_width if ctx.training else 0.0)) * ctx.activation,
+            # a rotation is undone without what went into it
+            act_backward=(t * (q_width + k_width) * ctx.activation, t * (q_width + k_width) * ctx.activation),
             kv_write=0.0 if ctx.training else t * kv_width * ctx.kv,
             formula="tokens kv_width kv_bytes written to the cache",
         ),
@@ -136,7 +139,7 @@ def attention_rows(ctx: StepContext, attention: Attention, count: float) -> list
             elementwise(
                 "query and key norm",
                 "attention",
-                elements=t * (q_width + kv_heads * attention.head_dim),
+                elements=t * (q_width + k_width),
                 reads=1,
                 writes=1,
                 activation=ctx.activation,

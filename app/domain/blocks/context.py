@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -11,12 +12,12 @@ from app.domain.collectives import wire_bytes
 from app.domain.cost import Op, Tier
 from app.domain.errors import InvalidInput
 from app.domain.model import ModelSpec
-from app.domain.precision import product_precision
+from app.domain.precision import attention_precision
 from app.domain.units import Bytes, Grid
 from app.domain.workload import Workload
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: the derived numbers below are computed once and kept
 class StepContext:
     """A model and a workload with the derived numbers that blocks share.
 
@@ -32,7 +33,7 @@ class StepContext:
     tp: Grid
     ranks_per_node: int
 
-    @property
+    @cached_property
     def tokens(self) -> Grid:
         """New tokens in one (micro-)batch."""
         return self.batch * self.seq_len
@@ -49,19 +50,19 @@ class StepContext:
     def hidden(self) -> int:
         return self.model.hidden_size
 
-    @property
+    @cached_property
     def weight(self) -> Bytes:
         return self.workload.dtypes.bytes_of("weights")
 
-    @property
+    @cached_property
     def activation(self) -> Bytes:
         return self.workload.dtypes.bytes_of("activations")
 
-    @property
+    @cached_property
     def kv(self) -> Bytes:
         return self.workload.dtypes.bytes_of("kv")
 
-    @property
+    @cached_property
     def gradient(self) -> Bytes:
         return self.workload.dtypes.bytes_of("gradients")
 
@@ -70,28 +71,49 @@ class StepContext:
         """Special-function evaluations for one element of the MLP's activation: none for the ReLU family."""
         return 0.0 if (self.model.activation or "").startswith("relu") else 1.0
 
-    @property
+    @cached_property
     def product(self) -> str:
-        """Precision of the weight products."""
-        return product_precision(self.workload.dtypes.weights, self.workload.dtypes.activations)
+        """Precision of the weight products: that of the activations.
 
-    @property
+        Both in fp8 are FP8 products. A narrower weight is dequantised to the activation's format first (weight-only
+        quantisation); a wider one is cast to it (mixed-precision training keeps fp32 weights and multiplies in bf16).
+        """
+        return self.workload.dtypes.activations
+
+    @cached_property
     def attention_product(self) -> str:
-        """Precision of the attention products: a narrower cache is dequantised to the activations' format."""
-        return product_precision(self.workload.dtypes.kv, self.workload.dtypes.activations)
+        """Precision of the attention products."""
+        return attention_precision(self.workload.dtypes.kv, self.workload.dtypes.activations)
+
+    @cached_property
+    def sequence_shards(self) -> Grid:
+        """Ranks that divide norms and the residual stream between them: the group's, with sequence parallelism."""
+        return self.tp if self.workload.parallel.sequence_parallel else 1.0
+
+    @cached_property
+    def _hidden_sum(self) -> tuple[Grid, Mapping[Tier, Grid], Mapping[Tier, Grid]]:
+        """How often (0 or 1) and how many bytes the tensor-parallel group sends to add one activation up."""
+        if isinstance(self.tp, (float, int)) and self.tp == 1:
+            return 0.0, {}, {}
+        size = self.tokens * self.hidden * self.workload.dtypes.bytes_of("communication")
+        shared = np.asarray(self.tp) > 1
+        return (
+            shared.astype(np.float64) if np.ndim(self.tp) else float(shared),
+            wire_bytes("all_reduce", size, self.tp, self.ranks_per_node),
+            wire_bytes("all_reduce", size, self.tp, self.ranks_per_node, in_switch=True),
+        )
 
     def all_reduce(self, name: str, stage: str, count: float) -> Op:
-        """Sum of a hidden-size activation over the tensor-parallel group (F-7.1), or nothing on one device."""
-        size = self.tokens * self.hidden * self.workload.dtypes.bytes_of("communication")
-        net: Mapping[Tier, Grid] = wire_bytes("all_reduce", size, self.tp, self.ranks_per_node)
-        in_switch = wire_bytes("all_reduce", size, self.tp, self.ranks_per_node, in_switch=True)
-        shared = np.asarray(self.tp) > 1
-        times = count * shared.astype(np.float64) if np.ndim(self.tp) else count * float(shared)
+        """Sum of a hidden-size activation over the tensor-parallel group (F-7.1), or nothing on one device.
+
+        With sequence parallelism it is a reduce-scatter and an all-gather, which send the same bytes.
+        """
+        shared, net, in_switch = self._hidden_sum
         return Op(
             name=name,
             stage=stage,
             kind="collective",
-            count=times,
+            count=count * shared,
             net=net,
             net_in_switch=in_switch,
             formula="2 (t-1)/t tokens hidden bytes",
@@ -103,6 +125,12 @@ class StepContext:
             fitting = ", ".join(str(t) for t in range(1, heads + 1) if heads % t == 0 and t <= 1024)
             raise InvalidInput(
                 ("workload", "parallel", "tp"),
-                f"{what} ({heads}) is not a multiple of tensor parallel {self.tp}: use {fitting}",
+                f"{what} ({heads}) is not a multiple of tensor parallel {_worst(heads, self.tp):g}: use {fitting}",
             )
         return heads / self.tp
+
+
+def _worst(heads: int, tp: Grid) -> float:
+    """The first degree that does not divide the heads."""
+    degrees = np.atleast_1d(np.asarray(tp, dtype=np.float64))
+    return float(degrees[np.remainder(heads, degrees) != 0][0])

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from app.domain.blocks.context import StepContext
 from app.domain.cost import Op, elementwise, gemm
 from app.domain.units import Grid
 
 
-def norm_rows(ctx: StepContext, name: str, stage: str, count: float, *, residual: bool) -> list[Op]:
-    """A norm over the hidden size, fused with the residual addition where there is one (F-4.6)."""
-    return [
-        elementwise(
-            name,
-            stage,
-            elements=ctx.tokens * ctx.hidden,
-            reads=2 if residual else 1,
-            writes=2 if residual else 1,
-            activation=ctx.activation,
-            flop_per_element=5 if residual else 4,
-            count=count,
-        )
-    ]
+def norm_rows(
+    ctx: StepContext, name: str, stage: str, count: float, *, residual: bool, tokens: Grid | None = None
+) -> list[Op]:
+    """A norm over the hidden size of `tokens` (all new ones by default), fused with the residual addition (F-4.6)."""
+    elements = (ctx.tokens if tokens is None else tokens) * ctx.hidden / ctx.sequence_shards
+    norm = elementwise(
+        name,
+        stage,
+        elements=elements,
+        reads=2 if residual else 1,
+        writes=2 if residual else 1,
+        activation=ctx.activation,
+        flop_per_element=5 if residual else 4,
+        count=count,
+    )
+    if residual:
+        # both summands have one and the same gradient: read the sum and the gradients of both results, write one
+        norm = replace(norm, act_backward=(3.0 * elements * ctx.activation, 1.0 * elements * ctx.activation))
+    return [norm]
 
 
 def embedding_rows(ctx: StepContext) -> list[Op]:
@@ -51,7 +58,7 @@ def head_rows(ctx: StepContext) -> list[Op]:
     count = float(ctx.micro_batches)
     rows: list[Op] = []
     if ctx.model.final_norm:
-        rows += norm_rows(ctx, "final norm", "head", count, residual=True)
+        rows += norm_rows(ctx, "final norm", "head", count, residual=True, tokens=positions)
     rows.append(
         gemm(
             "output head",

@@ -28,9 +28,11 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
     """Rows of `count` mixture-of-experts layers whose experts are split over the tensor-parallel group.
 
     Weights: the expected number of distinct experts touched, each read once (F-9.5). FLOP: `top_k` experts a token
-    (F-2.4), plus the shared ones. Permutation traffic by F-9.2.
+    (F-2.4), plus the shared ones. Permutation traffic by F-9.2. With a latent size, the routed experts work on that
+    width between two projections that every rank keeps whole.
     """
-    t, h = ctx.tokens, ctx.hidden
+    t = ctx.tokens
+    h = ctx.hidden if moe.latent_size is None else moe.latent_size
     touched = expected_distinct_experts(t, moe.experts, moe.top_k)
     copies = t * moe.top_k
     width = moe.expert_intermediate / ctx.tp
@@ -57,7 +59,7 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
             "moe",
             m=t,
             n=moe.experts,
-            k=h,
+            k=ctx.hidden,
             dtype=ctx.product,
             weight=ctx.weight,
             activation=ctx.activation,
@@ -116,6 +118,11 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
             formula="read tokens top_k hidden, write tokens hidden",
         ),
     ]
+    if moe.latent_size is not None:
+        rows += [_product(ctx, "latent down", t, h, ctx.hidden, count, "2 tokens hidden latent")]
+        rows += [_product(ctx, "latent up", t, ctx.hidden, h, count, "2 tokens latent hidden")]
+    if moe.shared_expert_gate:
+        rows += [_product(ctx, "shared expert gate", t, 1, ctx.hidden, count, "2 tokens hidden")]
     for prefix, intermediate in (
         ("shared expert ", moe.shared_intermediate),
         ("dense ", moe.dense_intermediate),
@@ -132,18 +139,7 @@ def _matrices(
     matrices_in = 2 if gated else 1
 
     def product(name: str, n: Grid, k: Grid, formula: str) -> Op:
-        return gemm(
-            f"{prefix}{name}",
-            stage,
-            m=tokens,
-            n=n,
-            k=k,
-            dtype=ctx.product,
-            weight=ctx.weight,
-            activation=ctx.activation,
-            count=count,
-            formula=formula,
-        )
+        return _product(ctx, f"{prefix}{name}", tokens, n, k, count, formula, stage)
 
     return [
         product(
@@ -165,3 +161,20 @@ def _matrices(
         ),
         product("down", ctx.hidden, width, "2 tokens intermediate hidden / tp"),
     ]
+
+
+def _product(
+    ctx: StepContext, name: str, tokens: Grid, n: Grid, k: Grid, count: float, formula: str, stage: str = "moe"
+) -> Op:
+    return gemm(
+        name,
+        stage,
+        m=tokens,
+        n=n,
+        k=k,
+        dtype=ctx.product,
+        weight=ctx.weight,
+        activation=ctx.activation,
+        count=count,
+        formula=formula,
+    )
