@@ -10,7 +10,10 @@ from app.domain.lower_bound import Bound, Ceilings
 from app.domain.precision import PRECISIONS
 
 LABELLED = 5
-"""Operations named in the drawing; the rest are named on hover and in the table."""
+"""Most labels in the drawing; the rest are named on hover and in the table."""
+
+CLOSE = 0.18
+"""Points closer than this, in decades on both axes, share one label."""
 
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
@@ -70,7 +73,7 @@ def roofline(bound: Bound, *, title: str, caption: str = "", height: int = 420) 
         annotations.append(
             _note(x_high, rate, f"{name} {with_prefix(rate, 'FLOP/s')}", "compute", xanchor="right", yshift=10)
         )
-        annotations.append(_note(ridge, rate, f"ridge {short(ridge)}", "compute", xanchor="right", yshift=10))
+        annotations.append(_note(ridge, rate, f"ridge {short(ridge)}", "compute", xanchor="left", yshift=-12))
     traces += _point_traces(points)
     table_rows = [
         [
@@ -92,7 +95,7 @@ def roofline(bound: Bound, *, title: str, caption: str = "", height: int = 420) 
             "height": height,
             "margin": {"l": 64, "r": 16, "t": 16, "b": 52},
             "xaxis": _log_axis("Arithmetic intensity, FLOP per HBM byte", x_low, x_high),
-            "yaxis": _log_axis("Attainable, FLOP/s", y_low, y_high) | {"tickformat": "~s"},
+            "yaxis": _log_axis("Attainable, FLOP/s", y_low, y_high),
             "annotations": annotations,
             "showlegend": True,
             "legend": {"orientation": "h", "x": 0, "y": 1.08, "yanchor": "bottom"},
@@ -165,7 +168,7 @@ def _decade(value: float, rounding: Any) -> float:
 
 
 def _point_traces(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    named = {id(p) for p in sorted(points, key=lambda p: -p["share"])[:LABELLED] if p["share"] >= 0.02}
+    named = _labels(points)
     traces: list[dict[str, Any]] = []
     for resource, symbol in (("compute", "circle"), ("hbm", "square"), ("net", "diamond"), ("launch", "x")):
         mine = [p for p in points if p["binding"] == resource]
@@ -178,7 +181,7 @@ def _point_traces(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "name": f"{RESOURCE_LABELS[resource]} binds",
                 "x": [p["intensity"] for p in mine],
                 "y": [p["rate"] for p in mine],
-                "text": [label(p["name"]) if id(p) in named else "" for p in mine],
+                "text": [label(named.get(id(p), "")) for p in mine],
                 "textposition": "bottom right",
                 "cliponaxis": False,
                 "customdata": [
@@ -198,13 +201,36 @@ def _point_traces(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return traces
 
 
+def _labels(points: list[dict[str, Any]]) -> dict[int, str]:
+    """Labels by point: the largest of each crowd speaks for it, since many products of a step lie on one spot."""
+    crowds: list[list[dict[str, Any]]] = []
+    for point in sorted(points, key=lambda p: -p["share"]):
+        near = (
+            crowd
+            for crowd in crowds
+            if abs(math.log10(crowd[0]["intensity"] / point["intensity"])) < CLOSE
+            and abs(math.log10(crowd[0]["rate"] / point["rate"])) < CLOSE
+        )
+        found = next(near, None)
+        if found is None:
+            crowds.append([point])
+        else:
+            found.append(point)
+    labels: dict[int, str] = {}
+    for crowd in crowds[:LABELLED]:
+        if sum(p["share"] for p in crowd) >= 0.02:
+            others = len(crowd) - 1
+            labels[id(crowd[0])] = crowd[0]["name"] + (f" and {others} more" if others else "")
+    return labels
+
+
 def _log_axis(title: str, low: float, high: float) -> dict[str, Any]:
     return {
         "type": "log",
         "range": [math.log10(low), math.log10(high)],
         "title": {"text": title},
         "dtick": 1,
-        "exponentformat": "power",
+        "tickformat": "~s",
     }
 
 

@@ -80,7 +80,10 @@ def terms_waterfall(bound: Bound, expected: Expected, *, title: str, caption: st
             "barmode": "overlay",
             "height": 56 + 34 * len(names),
             "margin": {"l": 132, "r": 24, "t": 8, "b": 44},
-            "xaxis": {"title": {"text": f"Time of a step, {unit}"}, "rangemode": "tozero"},
+            "xaxis": {
+                "title": {"text": f"Time of a step, {unit}"},
+                "range": [0, max(serial, floor, expected.high) * 1.22 / factor],
+            },
             "yaxis": {"autorange": "reversed", "categoryorder": "array", "categoryarray": names},
             "showlegend": False,
         },
