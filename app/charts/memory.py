@@ -17,12 +17,12 @@ LABELS = {
     "fragmentation": "Fragmentation",
 }
 _SHADES = {
-    "parameters": "var(--resource-hbm)",
-    "gradients": "var(--resource-link-far)",
-    "optimizer": "var(--resource-sync)",
-    "activations": "var(--resource-compute)",
-    "logits": "var(--resource-imbalance)",
-    "kv_cache": "var(--resource-link-near)",
+    "parameters": "var(--object-parameters)",
+    "gradients": "var(--object-gradients)",
+    "optimizer": "var(--object-optimizer)",
+    "activations": "var(--object-activations)",
+    "logits": "var(--object-logits)",
+    "kv_cache": "var(--object-kv-cache)",
 }
 
 
@@ -37,7 +37,7 @@ def memory_bar(memory: MemoryUse, *, title: str, caption: str = "") -> ChartSpec
             "y": ["Device"],
             "x": [size / gib],
             "name": LABELS[name],
-            "marker": {"color": _SHADES.get(name, "var(--resource-other)")},
+            "marker": {"color": _SHADES.get(name, "var(--object-other)")},
             "hovertemplate": f"{LABELS[name]}: %{{x:.3~g}} GiB<extra></extra>",
         }
         for name, size in shown

@@ -13,11 +13,12 @@ Rules, in one place:
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, SupportsFloat
 
 NARROW_SPACE: Final = "\u202f"
 NOT_REPORTED: Final = "not reported"
@@ -44,17 +45,21 @@ class Human:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """One unit for a whole column: `unit_text` goes into the header, `show` prints a cell without unit."""
+    """One unit for a whole column: `unit_text` goes into the header, `show` prints a cell without unit.
+
+    `padded`: whole numbers get their three digits too, because others in the column have fractions.
+    """
 
     unit: str
     unit_text: str
     factor: float
+    padded: bool = False
 
-    def show(self, value: float | None) -> Human:
+    def show(self, value: object) -> Human:
         number = _finite(value)
         if number is None:
             return _absent(value)
-        return Human(significant(number / self.factor), "", exact(number, self.unit))
+        return Human(significant(number / self.factor, padded=self.padded), "", exact(number, self.unit))
 
 
 _DECIMAL: Final = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"), (1e18, "E"), (1e21, "Z"))
@@ -80,7 +85,7 @@ _WITHOUT_PREFIX: Final = frozenset({"1", "", "FLOP/B", "°C", "USD", "requests/s
 _ALIASES: Final = {"1/s": "per s", "count": "", "flop": "FLOP", "bytes": "B", "seconds": "s"}
 
 
-def quantity(value: float | None, unit: str, *, decimal: bool = False) -> Human:
+def quantity(value: object, unit: str, *, decimal: bool = False) -> Human:
     """`value` in the SI unit `unit` as text. Unknown units are counts. See the module for the rules.
 
     `unit`: s, B, B/s, FLOP, FLOP/s, FLOP/B, tokens/s, 1/s, W, J, 1 (a plain number), ratio (as per cent) or the name
@@ -95,10 +100,14 @@ def quantity(value: float | None, unit: str, *, decimal: bool = False) -> Human:
     return Human(significant(number / scale.factor), scale.unit_text, exact(number, unit))
 
 
-def scale_for(values: Iterable[float | None], unit: str, *, decimal: bool = False) -> Scale:
+def scale_for(values: Iterable[object], unit: str, *, decimal: bool = False) -> Scale:
     """The unit in which all `values` read best in one column: that of the largest one."""
     sizes = [abs(number) for number in map(_finite, values) if number is not None]
-    largest = max(sizes, default=0.0)
+    scale = _scale(max(sizes, default=0.0), unit, decimal)
+    return replace(scale, padded=any(not (size / scale.factor).is_integer() for size in sizes))
+
+
+def _scale(largest: float, unit: str, decimal: bool) -> Scale:
     if unit in ("ratio", "%"):
         return Scale("1", "%", 0.01)
     unit = _ALIASES.get(unit, unit)
@@ -121,34 +130,34 @@ def scale_for(values: Iterable[float | None], unit: str, *, decimal: bool = Fals
     return Scale(unit, unit, 1.0)
 
 
-def significant(number: float) -> str:
-    """At least three significant digits; whole numbers stay whole; thousands grouped."""
+def significant(number: float, *, padded: bool = False) -> str:
+    """At least three significant digits, thousands grouped; whole numbers stay whole unless `padded`."""
     if number == 0:
         return "0"
     size = abs(number)
     if size >= 1e15 or size < 1e-4:
         mantissa, exponent = f"{size:.2e}".split("e")
         return _signed(number, f"{mantissa}e{int(exponent)}")
-    if float(number).is_integer():
+    if float(number).is_integer() and not padded:
         return _signed(number, f"{size:,.0f}")
     # Rounding first decides how many places are left: 9.996 is 10.0, not 10.00.
     places = max(0, 2 - math.floor(math.log10(_rounded(size))))
     return _signed(number, f"{size:,.{places}f}")
 
 
-def percent(value: float | None) -> str:
+def percent(value: object) -> str:
     """A ratio as per cent with its sign: 0.61 -> "61 %", 0.045 -> "4.5 %". Above one stays above 100 %."""
     human = quantity(value, "ratio")
     return str(human)
 
 
-def times(value: float | None) -> str:
+def times(value: object) -> str:
     """A factor: 1.24 -> "1.24×"."""
     number = _finite(value)
     return str(_absent(value)) if number is None else f"{significant(number)}×"
 
 
-def count(value: float | None, noun: str = "", plural: str = "") -> str:
+def count(value: object, noun: str = "", plural: str = "") -> str:
     """A whole count with its noun: (1, "run") -> "1 run", (12, "run") -> "12 runs"."""
     number = _finite(value)
     if number is None:
@@ -172,16 +181,22 @@ def when(moment: datetime | None) -> str:
     return "" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _finite(value: float | None) -> float | None:
-    if value is None or isinstance(value, (str, bytes)):
+def _number(value: object) -> float | None:
+    """A float from anything numeric (NumPy scalars included); None for text, booleans and what is absent."""
+    if value is None or isinstance(value, (str, bytes, bool)):
         return None
-    number = float(value)
-    return number if math.isfinite(number) else None
+    return float(value) if isinstance(value, SupportsFloat) else None
 
 
-def _absent(value: float | None) -> Human:
-    if value is not None and not isinstance(value, (str, bytes)) and math.isinf(value):
-        return Human(UNBOUNDED if value > 0 else f"{MINUS}{UNBOUNDED}")
+def _finite(value: object) -> float | None:
+    number = _number(value)
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _absent(value: object) -> Human:
+    number = _number(value)
+    if number is not None and math.isinf(number):
+        return Human(UNBOUNDED if number > 0 else f"{MINUS}{UNBOUNDED}")
     return Human(NOT_REPORTED)
 
 
@@ -192,7 +207,7 @@ def _rounded(size: float) -> float:
 
 def _pick(size: float, steps: tuple[tuple[float, str], ...], base: float) -> tuple[float, str]:
     chosen = steps[0]
-    for lower, upper in zip(steps, steps[1:], strict=False):
+    for lower, upper in itertools.pairwise(steps):
         shown = size / lower[0]
         if (round(shown) if shown >= 100 else shown) < base:
             return lower

@@ -1,8 +1,8 @@
 """Templates to responses: one Jinja environment, whole pages or fragments, asset addresses, provenance for figures.
 
-Routes call `page(...)`: it answers with the whole page, or with the page's fragment when htmx asks for one. `fragment(...)`
-always answers with a fragment, `error(...)` with the error page or its fragment twin. Every answer says on which request
-headers it depended (`Vary`), so that a cache never mixes a fragment with a page.
+Routes call `page(...)`: it answers with the whole page, or with the page's fragment when htmx asks for one.
+`fragment(...)` always answers with a fragment, `error(...)` with the error page or its fragment twin. Every answer
+says on which request headers it depended (`Vary`), so that a cache never mixes a fragment with a page.
 """
 
 from __future__ import annotations

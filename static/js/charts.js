@@ -124,8 +124,29 @@
     if (copy.fill && copy.fill !== "none" && !copy.fillcolor) copy.fillcolor = translucent(copy.line ? copy.line.color : base, 0.22);
     if (copy.type === "box" || copy.type === "violin") copy.line = merge({ color: base, width: 1.5 }, copy.line);
     if (copy.type === "bar" && copy.text && copy.cliponaxis === undefined) copy.cliponaxis = false;
-    copy.textfont = merge({ color: token("--ink", light), size: 13 }, copy.textfont);
+    var ink = token("--ink", light);
+    if (copy.type === "bar") {
+      copy.outsidetextfont = merge({ color: ink, size: 13 }, copy.textfont || copy.outsidetextfont);
+      copy.insidetextfont = merge(
+        { color: each(copy.marker.color, function (c) { return readableOn(c, ink); }), size: 13 },
+        copy.insidetextfont
+      );
+    } else {
+      copy.textfont = merge({ color: ink, size: 13 }, copy.textfont);
+    }
     return copy;
+  }
+
+  /* Dark or light text, whichever reads better on a bar; ordinary ink where the paper shows through. */
+  function readableOn(fill, ink) {
+    var parts = (String(fill).match(/[\d.]+/g) || []).map(Number);
+    if (parts.length < 3 || (parts.length > 3 && parts[3] < 0.6)) return ink;
+    var linear = parts.slice(0, 3).map(function (part) {
+      var share = part / 255;
+      return share <= 0.04045 ? share / 12.92 : Math.pow((share + 0.055) / 1.055, 2.4);
+    });
+    var luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+    return luminance > 0.18 ? "#16130f" : "#ffffff";
   }
 
   function baseLayout(light) {
@@ -145,7 +166,7 @@
         font: { family: face, size: 13, color: token("--ink", light) },
         align: "left",
       },
-      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 13 }, bgcolor: "rgba(0,0,0,0)" },
+      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 13 }, itemsizing: "constant", bgcolor: "rgba(0,0,0,0)" },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: token("--ink-faint", light), activecolor: token("--accent", light) },
     };
   }
@@ -170,7 +191,11 @@
     var own = walk(spec.layout || {}, light);
     var layout = merge(baseLayout(light), own);
     var axes = ["xaxis", "yaxis"].concat(Object.keys(own).filter(function (key) { return /^[xy]axis\d+$/.test(key); }));
-    axes.forEach(function (key) { layout[key] = merge(baseAxis(light), own[key]); });
+    axes.forEach(function (key) {
+      var axis = merge(baseAxis(light), own[key]);
+      if (axis.type === "log") axis = merge({ dtick: 1, exponentformat: "SI" }, axis); // the grid is decades
+      layout[key] = axis;
+    });
     layout.annotations = (own.annotations || []).map(function (note) {
       return merge({ font: { size: 13 }, arrowcolor: token("--chart-axis", light), arrowwidth: 1, arrowhead: 0 }, note);
     });
@@ -201,7 +226,15 @@
     entry.size = [figure.layout.width, figure.layout.height];
     var config = coarse ? Object.assign({}, CONFIG, { displayModeBar: false }) : CONFIG;
     return Promise.resolve(window.Plotly.react(canvas, figure.data, figure.layout, config)).then(
-      function () { name(entry); },
+      function () {
+        name(entry);
+        spread(canvas);
+        if (!entry.listens) {
+          entry.listens = true;
+          canvas.removeAllListeners("plotly_afterplot");
+          canvas.on("plotly_afterplot", function () { spread(canvas); });
+        }
+      },
       function (error) { failed(entry, error); }
     );
   }
@@ -216,6 +249,43 @@
         svg.setAttribute("role", "img");
         svg.setAttribute("aria-label", "Chart. " + (title ? title.textContent : ""));
       }
+    });
+  }
+
+  /* Labels that would lie on one another are stacked, and kept inside the plot; the specification cannot know the
+     sizes that text has here. What finds no free place is hidden: hover and the table still name it. */
+  function spread(canvas) {
+    var plot = canvas.querySelector(".cartesianlayer .bg, .plotbg rect, .nsewdrag");
+    var frame = canvas.getBoundingClientRect();
+    var area = plot ? plot.getBoundingClientRect() : frame;
+    var labels = Array.from(canvas.querySelectorAll(".annotation-text-g, .textpoint text"));
+    if (!labels.length || labels.length > 60 || !frame.width) return;
+    var placed = [];
+    labels.forEach(function (label) {
+      label.style.translate = "";
+      label.style.visibility = "";
+      var box = label.getBoundingClientRect();
+      if (!box.width) return;
+      // Labels outside the plot (above a bar, beside an axis) stand where they were put.
+      var beside = box.bottom <= area.top + 2 || box.top >= area.bottom - 2;
+      var right = Math.max(0, area.left + 4 - box.left) + Math.min(0, frame.right - 2 - box.right);
+      if (beside) right = Math.max(0, frame.left - box.left) + Math.min(0, frame.right - box.right);
+      var line = box.height + 1;
+      var steps = [0, 1, 2, 3, 4, -1, -2, 5, -3, 6];
+      for (var i = 0; i < steps.length; i += 1) {
+        var down = steps[i] * line;
+        var moved = { left: box.left + right, right: box.right + right, top: box.top + down, bottom: box.bottom + down };
+        var inside = moved.top >= frame.top && moved.bottom <= (beside ? frame.bottom : area.bottom);
+        var free = inside && placed.every(function (other) {
+          return moved.right <= other.left || moved.left >= other.right || moved.bottom <= other.top + 1 || moved.top >= other.bottom - 1;
+        });
+        if (free) {
+          placed.push(moved);
+          if (right || down) label.style.translate = right + "px " + down + "px";
+          return;
+        }
+      }
+      label.style.visibility = "hidden";
     });
   }
 
