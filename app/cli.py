@@ -12,15 +12,17 @@ import json
 import logging
 import os
 import platform
+import re
 import secrets
 import socket
 import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from app import __version__
+from app.catalog.loader import Catalog, CatalogError, catalog_errors, load_catalog
 from app.domain.errors import DomainError
 from app.settings import VARIABLES, Settings, SettingsError, load_settings
 from app.storage import backup as backups
@@ -71,25 +73,37 @@ def serve(settings: Settings, arguments: argparse.Namespace) -> int:
         _load_catalog()
         import uvicorn
 
-        host, port = listening.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        print(f"Bytebound {__version__} on http://{shown}:{port}  (data in {settings.data_dir})", flush=True)
-        options: dict[str, Any] = {
-            "proxy_headers": bool(settings.trusted_proxies),
-            "forwarded_allow_ips": list(settings.trusted_proxies),
-            "server_header": False,
-            "timeout_graceful_shutdown": 10,
-        }
+        port = listening.getsockname()[1]
         if arguments.reload:
             listening.close()
-            # The reloaded process reads its settings from the environment again.
+            # The reloading process reads its settings from the environment again.
             os.environ.update(BYTEBOUND_HOST=settings.host, BYTEBOUND_PORT=str(port))
-            uvicorn.run("app.main:create_app", factory=True, host=settings.host, port=port, reload=True, **options)
+            uvicorn.run(
+                "app.main:create_app",
+                factory=True,
+                host=settings.host,
+                port=port,
+                reload=True,
+                reload_dirs=[str(Path(__file__).parent)],
+                proxy_headers=False,
+            )
             return OK
         from app.main import create_app
 
-        server = uvicorn.Server(uvicorn.Config(create_app(settings), **options))
-        server.run(sockets=[listening])
+        server = uvicorn.Server(
+            uvicorn.Config(
+                create_app(settings),
+                # The app itself decides which proxies it believes; uvicorn would believe any program on this machine.
+                proxy_headers=False,
+                server_header=False,
+                timeout_graceful_shutdown=10,
+            )
+        )
+        logging.getLogger("uvicorn.access").addFilter(_without_tokens)
+        shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+        print(f"Bytebound {__version__} on http://{shown}:{port}  (data in {settings.data_dir})", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=[listening])
         return OK if server.started else REFUSED
 
 
@@ -166,12 +180,13 @@ def export(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 def lint_catalog(_settings: Settings, _arguments: argparse.Namespace) -> int:
-    """Read every entry of the catalogue and check it."""
-    try:
-        catalog = _load_catalog()
-    except CommandError as error:
+    """Read every entry of the catalogue, and name every one that is broken."""
+    errors = catalog_errors()
+    for error in errors:
         print(f"bytebound: {error}", file=sys.stderr)
+    if errors:
         return REFUSED
+    catalog = _load_catalog()
     print(f"{len(catalog.hardware)} hardware profiles and {len(catalog.models)} models, all valid")
     return OK
 
@@ -200,13 +215,24 @@ def _current_storage(settings: Settings) -> Iterator[Storage]:
         yield storage
 
 
-def _load_catalog():
-    from app.catalog.loader import CatalogError, load_catalog
+def _load_catalog() -> Catalog:
 
     try:
         return load_catalog()
     except CatalogError as error:
         raise CommandError(f"the catalogue cannot be loaded: {error}") from error
+
+
+_TOKEN_IN_PATH = re.compile(r"(/s/|/shares/)[^/?\s]+")
+
+
+def _without_tokens(record: logging.LogRecord) -> bool:
+    """Whoever reads the log must not be able to open what others shared, so tokens are left out of it."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            _TOKEN_IN_PATH.sub(r"\1...", value) if isinstance(value, str) else value for value in record.args
+        )
+    return True
 
 
 def _bound_socket(settings: Settings) -> socket.socket:

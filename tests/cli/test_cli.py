@@ -1,0 +1,227 @@
+"""The command line: what it does, and that whatever a person can put right is one line and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from app import __version__
+from app.cli import _without_tokens, main
+from app.domain.run import Metric, ParsedRun
+from app.settings import VARIABLES, Settings
+from app.storage import comparisons, hardware, runs, uploads
+from app.storage.store import opened_storage
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable.name, raising=False)
+    monkeypatch.setenv("BYTEBOUND_DATA_DIR", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def stored_run(data_dir: Path) -> str:
+    assert main(["migrate"]) == 0
+    with opened_storage(Settings(data_dir=data_dir)) as storage, storage.write() as session:
+        upload, _ = uploads.add_or_get(
+            session=session, blobs=storage.blobs, data=b"{}", file_name="a.json", format="bytebound"
+        )
+        run = runs.add_run(
+            session=session,
+            upload_id=upload.id,
+            position=0,
+            parsed=ParsedRun("a run", (Metric("ttft_s", 0.25, "p99", pointer="/x", raw="250", raw_unit="ms"),)),
+            format="bytebound",
+            tags=("nightly",),
+        )
+        hardware.add(session=session, hardware_id="lab", name="Lab", payload={"memory_bytes": 8e10})
+        comparisons.add(session=session, title="t", snapshot={"items": [1]}, item_count=1, app_version="0.1.0")
+    return run.id
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out.startswith(f"bytebound {__version__} (database revision ")
+
+
+def test_migrating_twice(capsys: pytest.CaptureFixture[str], data_dir: Path) -> None:
+    assert main(["migrate"]) == 0
+    assert main(["migrate"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("migrated the database from revision none to ")
+    assert second.startswith("nothing to do")
+    assert (data_dir / "bytebound.sqlite3").is_file()
+
+
+def test_backup_and_restore(
+    tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = stored_run(data_dir)
+    file = str(tmp_path / "b.tar")
+    assert main(["backup", file]) == 0
+    assert "1 uploads, 1 runs, 1 comparisons" in capsys.readouterr().out
+    assert main(["backup", file]) == 2
+    monkeypatch.setenv("BYTEBOUND_DATA_DIR", str(tmp_path / "other"))
+    assert main(["restore", file]) == 0
+    assert main(["restore", file]) == 2
+    captured = capsys.readouterr()
+    assert [line.startswith("bytebound: ") for line in captured.err.splitlines()] == [True, True]
+    assert main(["restore", file, "--force"]) == 0
+    assert "before-restore-" in capsys.readouterr().out
+    with opened_storage(Settings(data_dir=tmp_path / "other")) as storage, storage.read() as session:
+        assert runs.get_run(session=session, run_id=run_id).name == "a run"
+
+
+def test_export_writes_one_value_a_line(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_id = stored_run(data_dir)
+    capsys.readouterr()
+    assert main(["export"]) == 0
+    printed = capsys.readouterr().out
+    lines = [json.loads(line) for line in printed.splitlines()]
+    assert [line["kind"] for line in lines] == ["export", "hardware", "run", "comparison"]
+    run = lines[2]
+    assert (run["id"], run["tags"]) == (run_id, ["nightly"])
+    assert run["metrics"] == [
+        {
+            "name": "ttft_s",
+            "value": 0.25,
+            "stat": "p99",
+            "pointer": "/x",
+            "raw": "250",
+            "raw_unit": "ms",
+            "count": None,
+            "unit": "s",
+        }
+    ]
+    assert lines[3]["snapshot"] == {"items": [1]}
+    target = tmp_path / "out.jsonl"
+    assert main(["export", "--output", str(target)]) == 0
+    assert target.read_text() == printed
+    assert main(["export", "--output", str(target)]) == 2
+    assert main(["export", "--output", str(tmp_path / "nowhere" / "out.jsonl")]) == 2
+    assert target.read_text() == printed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "out.jsonl"]
+
+
+def test_the_catalogue_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["catalog-lint"]) == 0
+    assert "all valid" in capsys.readouterr().out
+
+
+def test_a_wrong_setting_stops_every_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], data_dir: Path
+) -> None:
+    monkeypatch.setenv("BYTEBOUND_PORT", "eighty")
+    assert main(["migrate"]) == 2
+    assert capsys.readouterr().err == (
+        "bytebound: BYTEBOUND_PORT must be a whole number from 0 to 65535, not 'eighty'\n"
+    )
+    assert not data_dir.exists()
+
+
+def test_a_port_in_use_is_said_before_anything_changes(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert main(["serve", "--port", str(taken.getsockname()[1])]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "cannot listen on 127.0.0.1" in line
+    assert "--port" in line
+    assert not (data_dir / "bytebound.sqlite3").exists()
+
+
+def test_a_host_that_is_not_ours_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    # 192.0.2.0/24 is set aside for documentation: no machine has such an address.
+    assert main(["serve", "--host", "192.0.2.1", "--port", "0"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "192.0.2.1" in line
+
+
+@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["migrate"], ["export"]])
+def test_a_data_folder_that_cannot_be_used_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BYTEBOUND_DATA_DIR", str(tmp_path / "file" / "data"))
+    assert main(command) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("bytebound: cannot make the data folder ")
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="a superuser may write anywhere")
+def test_a_data_folder_that_is_read_only_is_said(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data_dir.mkdir()
+    data_dir.chmod(0o500)
+    assert main(["serve", "--port", "0"]) == 2
+    assert "is not writable" in capsys.readouterr().err
+
+
+def test_unknown_commands_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["nonsense"])
+    assert caught.value.code == 2
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(variable.name in shown for variable in VARIABLES)
+
+
+def test_a_log_line_shows_no_token() -> None:
+    arguments = ("127.0.0.1:5000", "GET", "/api/v1/shares/SECRET-token_1?x=1", "1.1", 200)
+    record = logging.LogRecord("uvicorn.access", logging.INFO, "", 0, '%s - "%s %s HTTP/%s" %d', arguments, None)
+    assert _without_tokens(record)
+    assert record.getMessage() == '127.0.0.1:5000 - "GET /api/v1/shares/...?x=1 HTTP/1.1" 200'
+    page = logging.LogRecord("uvicorn.access", logging.INFO, "", 0, "%s", ("/s/SECRET",), None)
+    assert _without_tokens(page)
+    assert page.getMessage() == "/s/..."
+
+
+def test_output_cut_short_by_its_reader_is_no_crash(data_dir: Path) -> None:
+    stored_run(data_dir)
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [sys.executable, "-m", "app.cli", "export"], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+def test_serve_migrates_and_answers_until_interrupted(data_dir: Path) -> None:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "app.cli", "serve", "--port", "0"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        first_line = server.stdout.readline()
+        assert first_line.startswith(f"Bytebound {__version__} on http://127.0.0.1:"), server.communicate()
+        address = first_line.split()[3]
+        # The port is open from before the app is loaded, so this waits for the first answer instead of failing.
+        with urllib.request.urlopen(f"{address}/readyz", timeout=60) as answer:
+            assert answer.status == 200
+        server.send_signal(signal.SIGINT)
+        _, errors = server.communicate(timeout=60)
+        assert server.returncode == 0, errors
+    finally:
+        server.kill()
+        server.communicate()
+    assert (data_dir / "bytebound.sqlite3").is_file()
+    # The last connection put the log back into the database.
+    assert not (data_dir / "bytebound.sqlite3-wal").exists()
