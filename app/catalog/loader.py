@@ -14,12 +14,14 @@ from typing import Any
 
 from app.catalog.hardware_codec import hardware_from_json
 from app.catalog.model_codec import model_from_json
-from app.catalog.names import Guess, NameIndex, guess_device, guess_model_name
+from app.catalog.names import AmbiguousName, Guess, NameIndex, UnknownName, guess_device, guess_model_name, normal
 from app.domain.errors import InvalidInput
 from app.domain.hardware import HardwareProfile
 from app.domain.model import ModelSpec
 
 HARDWARE, MODELS = "hardware", "models"
+
+__all__ = ["AmbiguousName", "Catalog", "CatalogError", "Guess", "UnknownName", "catalog_errors", "load_catalog"]
 
 
 class CatalogError(Exception):
@@ -123,7 +125,23 @@ def _read(folder: Traversable) -> tuple[dict[str, HardwareProfile], dict[str, Mo
         if parsed.assumptions:
             errors.append(CatalogError(file, f"a shipped model leaves nothing open, but {parsed.assumptions[0]}"))
         models[parsed.model.id] = parsed.model
+    errors += _clashes(HARDWARE, {p.id: p.aliases for p in hardware.values()})
+    errors += _clashes(MODELS, {m.id: m.aliases for m in models.values()})
     return hardware, models, errors
+
+
+def _clashes(kind: str, aliases: Mapping[str, tuple[str, ...]]) -> Iterator[CatalogError]:
+    """Ids that a look-up could not tell apart, and aliases that are another entry's id."""
+    by_name: dict[str, str] = {}
+    for id_ in aliases:
+        other = by_name.setdefault(normal(id_), id_)
+        if other != id_:
+            yield CatalogError(f"{kind}/{id_}.json", f"{id_!r} reads like {other!r}", "id")
+    for id_, names in aliases.items():
+        for name in names:
+            owner = by_name.get(normal(name), id_)
+            if owner != id_:
+                yield CatalogError(f"{kind}/{id_}.json", f"{name!r} is the id of another entry, {owner}", "aliases")
 
 
 def _entries(folder: Traversable, kind: str, errors: list[CatalogError]) -> Iterator[tuple[str, Mapping[str, Any]]]:

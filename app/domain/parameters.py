@@ -147,14 +147,12 @@ def group_kv_elements(model: ModelSpec, group: LayerGroup) -> int:
 def _uncountable(model: ModelSpec) -> str | None:
     if model.kind not in DECODER_KINDS:
         return f"{model.kind} models are not counted from their layers"
-    if model.undescribed is not None:
-        return model.undescribed
     if not model.layers:
         return "no layers are described"
     for group in model.layers:
         if isinstance(group.mixer, OtherMixer):
             return f"layers of kind {group.mixer.name!r} are not counted"
-    return None
+    return model.undescribed
 
 
 def _recorded(model: ModelSpec, reason: str) -> ParameterCount:
