@@ -336,7 +336,7 @@ def _run(record: Fields) -> ParsedRun | None:
             record.add(
                 rate, value, at=record.at("samples_ts"), raw=value, raw_unit="tok/s", stat=stat, count=repetitions
             )
-    if not any(m.name in (time, rate) for m in record.metrics):
+    if not any(m.name in (time, rate) and m.stat != "std" for m in record.metrics):
         return None
     weight_bytes = record.metric("weight_bytes", "model_size", raw_unit="bytes")
     parameters = record.metric("parameters", "model_n_params", raw_unit="parameters")
