@@ -1,0 +1,563 @@
+"""Hardware profiles, models and workloads: the shipped ones and a team's own, in one list each.
+
+Shipped entries cannot change. A team copies one and edits the copy, or enters its own; each figure that differs from
+the entry it came from is then marked as entered.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Protocol, TypeVar
+
+from app.catalog.codec import (
+    hardware_from_json,
+    hardware_to_json,
+    mark_entered,
+    model_from_json,
+    model_to_json,
+)
+from app.catalog.names import UnknownName
+from app.domain.errors import InvalidInput, UnsupportedArchitecture
+from app.domain.hardware import HardwareProfile
+from app.domain.memory import kv_bytes_per_token
+from app.domain.model import ModelSpec
+from app.domain.parameters import ParameterCount, count_parameters
+from app.domain.precision import PRECISIONS
+from app.importers.registry import IMPORTERS
+from app.services.context import Context
+from app.services.contracts import WorkloadBody
+from app.services.references import resolve_model
+from app.storage import hardware as stored_hardware
+from app.storage import models as stored_models
+from app.storage import workloads as stored_workloads
+from app.storage.errors import Conflict, InvalidQuery, NotFound
+from app.storage.records import MAX_PAGE, Page, StoredHardware, StoredModel, StoredWorkload
+
+DEFAULT_LIMIT: Final = 50
+
+READ_ONLY: Final = ("shipped", "revision", "created_at", "updated_at")
+"""Members of answers that an edited answer may send back; they are not part of the entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareEntry:
+    """A profile; `revision` and `updated_at` are None for a shipped one."""
+
+    profile: HardwareProfile
+    revision: int | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+    @property
+    def id(self) -> str:
+        return self.profile.id
+
+    @property
+    def name(self) -> str:
+        return self.profile.name
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """An architecture; `revision` and `updated_at` are None for a shipped one."""
+
+    model: ModelSpec
+    revision: int | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return self.model.id
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSizes:
+    """What a model weighs. `parameters` is None where its layers cannot be counted, `kv_bytes` (of one token, bf16)
+    where it has no cache that grows with the context."""
+
+    parameters: ParameterCount | None
+    kv_bytes: float | None
+
+
+# ---- hardware -------------------------------------------------------------------------------------------------------
+
+
+def list_hardware(
+    ctx: Context,
+    *,
+    text: str | None = None,
+    vendor: str | None = None,
+    limit: int = DEFAULT_LIMIT,
+    cursor: str | None = None,
+) -> Page[HardwareEntry]:
+    """Profiles by name. Every word of `text` must occur in a name, an alias, the vendor or the architecture.
+
+    Raises InvalidQuery for a limit or cursor that is none.
+    """
+    found = [
+        entry
+        for entry in all_hardware(ctx)
+        if (vendor is None or entry.profile.vendor.casefold() == vendor.strip().casefold())
+        and _matches(text, _hardware_words(entry.profile))
+    ]
+    return _page(found, limit, cursor)
+
+
+def all_hardware(ctx: Context) -> list[HardwareEntry]:
+    """Every profile, by name."""
+    with ctx.storage.read() as session:
+        rows = stored_hardware.list_all(session=session)
+    own = [_hardware_entry(row) for row in rows]
+    return sorted([*own, *map(HardwareEntry, ctx.catalog.hardware.values())], key=_by_name)
+
+
+def get_hardware(ctx: Context, name: str) -> HardwareEntry:
+    """The profile with this id or alias. Raises UnknownName or AmbiguousName."""
+    own = _own_hardware(ctx, name)
+    return own if own is not None else HardwareEntry(ctx.catalog.resolve_hardware(name))
+
+
+def save_hardware(ctx: Context, data: Mapping[str, Any], *, id_: str | None = None) -> HardwareEntry:
+    """Store a team's own profile: a new one, or with `id_` a new version of that one.
+
+    `data` has the catalogue's shape; a `revision` in it must be the stored one. Raises InvalidInput for what cannot be
+    a profile, NotFound for an `id_` that nobody stored, Conflict for a shipped id, a taken name or an old revision.
+    """
+    revision, data = _split(data)
+    if id_ is None:
+        profile = hardware_from_json(data, loc=())
+        _refuse_taken(profile.id, ctx.catalog.resolve_hardware)
+        with ctx.storage.write() as session:
+            row = stored_hardware.add(
+                session=session,
+                hardware_id=profile.id,
+                name=profile.name,
+                payload=hardware_to_json(profile),
+                copied_from=profile.copied_from,
+            )
+        return _hardware_entry(row)
+    before = _changeable_hardware(ctx, id_)
+    profile = hardware_from_json(_with_id(data, before.id), loc=())
+    profile = mark_entered(before.profile, profile)
+    with ctx.storage.write() as session:
+        row = stored_hardware.update(
+            session=session,
+            hardware_id=before.id,
+            name=profile.name,
+            payload=hardware_to_json(profile),
+            expected_revision=revision,
+        )
+    return _hardware_entry(row)
+
+
+def copy_hardware(ctx: Context, source: str, *, name: str, id_: str | None = None) -> HardwareEntry:
+    """A team's own copy of any profile, under a new name and (by default) an id made of it.
+
+    Raises InvalidInput (at `copy_of` for a source that is not known) or Conflict.
+    """
+    try:
+        original = get_hardware(ctx, source).profile
+    except LookupError as error:
+        raise InvalidInput(("copy_of",), str(error)) from error
+    wanted = {"name": name} if id_ is None else {"name": name, "id": id_}
+    data = {**hardware_to_json(original), "aliases": [], "copied_from": original.id}
+    del data["id"]
+    return save_hardware(ctx, {**data, **wanted})
+
+
+def delete_hardware(ctx: Context, id_: str) -> None:
+    """Delete a team's own profile. Raises NotFound, or Conflict for a shipped one and while runs are linked to it."""
+    entry = _changeable_hardware(ctx, id_)
+    with ctx.storage.write() as session:
+        stored_hardware.delete(session=session, hardware_id=entry.id)
+
+
+def hardware_json(entry: HardwareEntry) -> dict[str, Any]:
+    """The profile as the API answers it."""
+    return {**hardware_to_json(entry.profile), "shipped": entry.profile.shipped, **_stamps(entry)}
+
+
+def _changeable_hardware(ctx: Context, id_: str) -> HardwareEntry:
+    own = _own_hardware(ctx, id_)
+    if own is not None:
+        return own
+    try:
+        shipped = ctx.catalog.resolve_hardware(id_)
+    except LookupError:
+        raise NotFound("hardware profile", id_) from None
+    raise Conflict(f"{shipped.name} is shipped and stays as it is: copy it and change the copy")
+
+
+def _own_hardware(ctx: Context, id_: str) -> HardwareEntry | None:
+    if id_ in ctx.catalog.hardware:
+        return None
+    with ctx.storage.read() as session:
+        row = stored_hardware.find(session=session, hardware_id=id_)
+    return None if row is None else _hardware_entry(row)
+
+
+def _hardware_entry(row: StoredHardware) -> HardwareEntry:
+    profile = hardware_from_json(row.payload, loc=("hardware",))
+    return HardwareEntry(profile, row.revision, row.created_at, row.updated_at)
+
+
+def _hardware_words(profile: HardwareProfile) -> str:
+    words = (profile.id, profile.name, profile.vendor, profile.architecture, profile.generation, profile.gfx)
+    return " ".join(word for word in (*words, *profile.aliases) if word).casefold()
+
+
+# ---- models ---------------------------------------------------------------------------------------------------------
+
+
+def list_models(
+    ctx: Context,
+    *,
+    text: str | None = None,
+    kind: str | None = None,
+    limit: int = DEFAULT_LIMIT,
+    cursor: str | None = None,
+) -> Page[ModelEntry]:
+    """Models by name. Every word of `text` must occur in a name, an alias, the family or the repository name.
+
+    Raises InvalidQuery for a limit or cursor that is none.
+    """
+    found = [
+        entry
+        for entry in all_models(ctx)
+        if (kind is None or entry.model.kind == kind) and _matches(text, _model_words(entry.model))
+    ]
+    return _page(found, limit, cursor)
+
+
+def all_models(ctx: Context) -> list[ModelEntry]:
+    """Every model, by name."""
+    with ctx.storage.read() as session:
+        rows = stored_models.list_all(session=session)
+    own = [_model_entry(row) for row in rows]
+    return sorted([*own, *map(ModelEntry, ctx.catalog.models.values())], key=_by_name)
+
+
+def get_model(ctx: Context, name: str) -> ModelEntry:
+    """The model with this id, alias or repository name. Raises UnknownName or AmbiguousName."""
+    own = _own_model(ctx, name)
+    return own if own is not None else ModelEntry(ctx.catalog.resolve_model(name))
+
+
+def save_model(ctx: Context, data: Mapping[str, Any], *, id_: str | None = None) -> ModelEntry:
+    """Store a team's own model: a new one, or with `id_` a new version of that one. Errors as for `save_hardware`.
+
+    The entry's `assumptions` list every default that was filled in.
+    """
+    if "hf_config" in data:
+        raise InvalidInput(
+            ("hf_config",), "a Hugging Face config.json is not read yet: give hidden_size, num_layers and so on"
+        )
+    revision, data = _split(data)
+    if id_ is None:
+        parsed = model_from_json(data, loc=())
+        _refuse_taken(parsed.model.id, ctx.catalog.resolve_model)
+        with ctx.storage.write() as session:
+            row = stored_models.add(
+                session=session,
+                model_id=parsed.model.id,
+                name=parsed.model.name,
+                payload=model_to_json(parsed.model),
+                copied_from=parsed.model.copied_from,
+            )
+        return _model_entry(row, parsed.assumptions)
+    before = _changeable_model(ctx, id_)
+    parsed = model_from_json(_with_id(data, before.id), loc=())
+    with ctx.storage.write() as session:
+        row = stored_models.update(
+            session=session,
+            model_id=before.id,
+            name=parsed.model.name,
+            payload=model_to_json(parsed.model),
+            expected_revision=revision,
+        )
+    return _model_entry(row, parsed.assumptions)
+
+
+def copy_model(ctx: Context, source: str, *, name: str, id_: str | None = None) -> ModelEntry:
+    """A team's own copy of any model. Errors as for `copy_hardware`."""
+    try:
+        original = get_model(ctx, source).model
+    except LookupError as error:
+        raise InvalidInput(("copy_of",), str(error)) from error
+    wanted = {"name": name} if id_ is None else {"name": name, "id": id_}
+    data = {**model_to_json(original), "aliases": [], "copied_from": original.id}
+    data.pop("id", None)
+    return save_model(ctx, {**data, **wanted})
+
+
+def delete_model(ctx: Context, id_: str) -> None:
+    """Delete a team's own model. Raises NotFound, or Conflict for a shipped one and while runs are linked to it."""
+    entry = _changeable_model(ctx, id_)
+    with ctx.storage.write() as session:
+        stored_models.delete(session=session, model_id=entry.id)
+
+
+def model_json(entry: ModelEntry) -> dict[str, Any]:
+    """The model as the API answers it: its architecture and what follows from it."""
+    return {
+        **model_to_json(entry.model),
+        **_sizes_json(entry.model),
+        "shipped": entry.model.shipped,
+        "assumptions": list(entry.assumptions),
+        **_stamps(entry),
+    }
+
+
+def model_summary_json(entry: ModelEntry) -> dict[str, Any]:
+    """The model as lists show it."""
+    model = entry.model
+    return {
+        "id": model.id,
+        "name": model.name,
+        "family": model.family,
+        "kind": model.kind,
+        "release_year": model.release_year,
+        "hf_id": model.hf_id,
+        "hidden_size": model.hidden_size,
+        "num_layers": model.num_layers,
+        "vocab_size": model.vocab_size,
+        **_sizes_json(model),
+        "aliases": list(model.aliases),
+        "shipped": model.shipped,
+        **_stamps(entry),
+    }
+
+
+def model_sizes(model: ModelSpec) -> ModelSizes:
+    """Parameters and cache of a model."""
+    try:
+        parameters = count_parameters(model)
+    except UnsupportedArchitecture:
+        parameters = None
+    has_cache = any(True for _ in model.attention_groups())
+    cached = float(kv_bytes_per_token(model, PRECISIONS["bf16"].element_bytes)) if has_cache else None
+    return ModelSizes(parameters, cached)
+
+
+def _sizes_json(model: ModelSpec) -> dict[str, Any]:
+    sizes = model_sizes(model)
+    count = sizes.parameters
+    return {
+        "params_total": None if count is None else count.total,
+        "params_active": None if count is None else count.active,
+        "params_counted": None if count is None else count.counted,
+        "kv_bytes_per_token": sizes.kv_bytes,
+        "estimable": model.supported,
+    }
+
+
+def _changeable_model(ctx: Context, id_: str) -> ModelEntry:
+    own = _own_model(ctx, id_)
+    if own is not None:
+        return own
+    try:
+        shipped = ctx.catalog.resolve_model(id_)
+    except LookupError:
+        raise NotFound("model", id_) from None
+    raise Conflict(f"{shipped.name} is shipped and stays as it is: copy it and change the copy")
+
+
+def _own_model(ctx: Context, id_: str) -> ModelEntry | None:
+    if id_ in ctx.catalog.models:
+        return None
+    with ctx.storage.read() as session:
+        row = stored_models.find(session=session, model_id=id_)
+    return None if row is None else _model_entry(row)
+
+
+def _model_entry(row: StoredModel, assumptions: tuple[str, ...] = ()) -> ModelEntry:
+    model = model_from_json(row.payload, loc=("model",)).model
+    return ModelEntry(model, row.revision, row.created_at, row.updated_at, assumptions)
+
+
+def _model_words(model: ModelSpec) -> str:
+    words = (model.id, model.name, model.family, model.hf_id, model.kind)
+    return " ".join(word for word in (*words, *model.aliases) if word).casefold()
+
+
+# ---- workloads ------------------------------------------------------------------------------------------------------
+
+
+def list_workloads(
+    ctx: Context, *, text: str | None = None, limit: int = DEFAULT_LIMIT, cursor: str | None = None
+) -> Page[StoredWorkload]:
+    """Saved workloads by name. Raises InvalidQuery."""
+    with ctx.storage.read() as session:
+        rows = stored_workloads.list_all(session=session)
+    return _page(sorted((row for row in rows if _matches(text, row.name.casefold())), key=_by_name), limit, cursor)
+
+
+def get_workload(ctx: Context, id_: str) -> StoredWorkload:
+    """The saved workload. Raises NotFound."""
+    with ctx.storage.read() as session:
+        return stored_workloads.get(session=session, workload_id=id_)
+
+
+def save_workload(
+    ctx: Context,
+    *,
+    name: str,
+    workload: WorkloadBody,
+    model: str | None = None,
+    id_: str | None = None,
+    revision: int | None = None,
+) -> StoredWorkload:
+    """Store a workload, or with `id_` a new version of one; `model` is the model it is meant for.
+
+    Raises InvalidInput for a workload that makes no sense or an unknown model, NotFound, Conflict for an old revision.
+    """
+    workload.to_domain()
+    model_id = None if model is None else resolve_model(ctx, model)[0].id
+    payload = workload.model_dump(mode="json")
+    with ctx.storage.write() as session:
+        if id_ is None:
+            return stored_workloads.add(session=session, name=name, payload=payload, model_id=model_id)
+        return stored_workloads.update(
+            session=session, workload_id=id_, name=name, payload=payload, model_id=model_id, expected_revision=revision
+        )
+
+
+def delete_workload(ctx: Context, id_: str) -> None:
+    """Delete a saved workload. Raises NotFound."""
+    with ctx.storage.write() as session:
+        stored_workloads.delete(session=session, workload_id=id_)
+
+
+def workload_json(row: StoredWorkload) -> dict[str, Any]:
+    """The saved workload as the API answers it."""
+    return {
+        "id": row.id,
+        "name": row.name,
+        "model": row.model_id,
+        "workload": dict(row.payload),
+        "revision": row.revision,
+        "created_at": row.created_at.isoformat(),
+        "updated_at": row.updated_at.isoformat(),
+    }
+
+
+# ---- formats --------------------------------------------------------------------------------------------------------
+
+
+def formats_json() -> list[dict[str, Any]]:
+    """The benchmark formats that uploads are recognised as."""
+    return [
+        {"id": importer.id, "title": importer.title, "tried_on_real_file": importer.tried_on_real_file}
+        for importer in IMPORTERS
+    ]
+
+
+# ---- shared ---------------------------------------------------------------------------------------------------------
+
+
+class _Stored(Protocol):
+    @property
+    def revision(self) -> int | None: ...
+
+    @property
+    def created_at(self) -> datetime | None: ...
+
+    @property
+    def updated_at(self) -> datetime | None: ...
+
+
+class _Named(Protocol):
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=_Named)
+
+
+def _stamps(entry: _Stored) -> dict[str, Any]:
+    if entry.revision is None or entry.created_at is None or entry.updated_at is None:
+        return {}
+    return {
+        "revision": entry.revision,
+        "created_at": entry.created_at.isoformat(),
+        "updated_at": entry.updated_at.isoformat(),
+    }
+
+
+def _split(data: Mapping[str, Any]) -> tuple[int | None, dict[str, Any]]:
+    """The revision that an edited answer was made from, and the entry without what only answers have."""
+    revision = data.get("revision")
+    if revision is not None and (isinstance(revision, bool) or not isinstance(revision, int)):
+        raise InvalidInput(("revision",), "expected the whole number that the entry was answered with")
+    return revision, {key: value for key, value in data.items() if key not in READ_ONLY}
+
+
+def _with_id(data: Mapping[str, Any], id_: str) -> dict[str, Any]:
+    given = data.get("id", id_)
+    if given != id_:
+        raise InvalidInput(("id",), f"an id does not change: leave it out, or give {id_!r}")
+    return {**data, "id": id_}
+
+
+def _refuse_taken(id_: str, resolve: Callable[[str], Any]) -> None:
+    """A team's entry must not take a name that already means a shipped one: links would change their meaning."""
+    try:
+        shipped = resolve(id_)
+    except UnknownName:
+        return
+    except LookupError:
+        raise Conflict(f"{id_!r} is a name of several shipped entries: give another name or an id") from None
+    raise Conflict(f"{id_!r} already means {shipped.name}: give another name or an id")
+
+
+def _matches(text: str | None, words: str) -> bool:
+    return not text or all(word in words for word in text[:500].casefold().split())
+
+
+def _by_name(entry: _Named) -> tuple[str, str]:
+    return entry.name.casefold(), entry.id
+
+
+def _page(entries: Sequence[N] | Iterable[N], limit: int, cursor: str | None) -> Page[N]:
+    """The entries (sorted by `_by_name`) after the one that the cursor names."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise InvalidQuery("limit", f"must be from 1 to {MAX_PAGE}, not {limit}")
+    everything = list(entries)
+    rest = everything
+    if cursor:
+        last = _cursor_key(cursor)
+        rest = [entry for entry in everything if _by_name(entry) > last]
+    items = rest[:limit]
+    following = _cursor(_by_name(items[-1])) if len(rest) > limit else None
+    return Page(tuple(items), following, len(everything))
+
+
+def _cursor(key: tuple[str, str]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
+
+
+def _cursor_key(cursor: str) -> tuple[str, str]:
+    refusal = InvalidQuery("cursor", "not a cursor of this list: start again without one")
+    if len(cursor) > 4000:
+        raise refusal
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        name, id_ = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        raise refusal from None
+    if not (isinstance(name, str) and isinstance(id_, str)):
+        raise refusal
+    return name, id_

@@ -1,0 +1,82 @@
+"""Bounds of steps and of single operations."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Response
+
+from app.services.contracts import BoundRequest, OpRequest
+from app.services.estimate import bound_json, estimate_bound, estimate_op, op_json
+from app.web.deps import Ctx
+from app.web.errors import FiniteJSONResponse
+from app.web.schemas import BoundAnswer, OpAnswer
+
+router = APIRouter(prefix="/api/v1/estimates", tags=["estimates"])
+
+_BOUND_EXAMPLES = {
+    "decode": {
+        "summary": "One decode step",
+        "value": {
+            "hardware": "nvidia-h100-sxm",
+            "model": "llama-3.1-8b",
+            "workload": {"phase": "decode", "batch": 32, "context_len": 4096},
+        },
+    },
+    "training": {
+        "summary": "A training step, tensor parallel over eight devices",
+        "value": {
+            "hardware": "nvidia-h100-sxm",
+            "model": "llama-3.1-8b",
+            "workload": {
+                "phase": "train",
+                "batch": 1,
+                "seq_len": 8192,
+                "parallel": {"tp": 8, "sequence_parallel": True},
+                "recompute": "full",
+            },
+        },
+    },
+}
+
+_OP_EXAMPLES = {
+    "gemm": {
+        "summary": "A matrix product",
+        "value": {
+            "hardware": "nvidia-h100-sxm",
+            "op": {"op": "gemm", "m": 4096, "n": 4096, "k": 4096, "dtype": "bf16"},
+        },
+    },
+    "attention": {
+        "summary": "Attention of one decode step",
+        "value": {
+            "hardware": "nvidia-h100-sxm",
+            "op": {
+                "op": "attention",
+                "batch": 32,
+                "seq_q": 1,
+                "seq_kv": 4096,
+                "heads": 32,
+                "kv_heads": 8,
+                "head_dim": 128,
+                "dtype": "bf16",
+            },
+        },
+    },
+}
+
+
+@router.post("/bound", summary="Least time of a step", response_model=BoundAnswer)
+def bound(ctx: Ctx, request: Annotated[BoundRequest, Body(openapi_examples=_BOUND_EXAMPLES)]) -> Response:
+    """Least time of one training, prefill or decode step: its terms, one row per operation, and memory.
+
+    Hardware and model are a catalogue id, an alias, a team's own id, or the object itself. Fields of the workload that
+    are left out take their defaults, and `assumptions` lists them.
+    """
+    return FiniteJSONResponse(bound_json(estimate_bound(ctx, request)))
+
+
+@router.post("/op", summary="Least time of one operation", response_model=OpAnswer)
+def op(ctx: Ctx, request: Annotated[OpRequest, Body(openapi_examples=_OP_EXAMPLES)]) -> Response:
+    """Least time of one matrix product, attention, elementwise operation or collective, its operands cold in memory."""
+    return FiniteJSONResponse(op_json(estimate_op(ctx, request)))

@@ -1,0 +1,279 @@
+"""Bodies and answers of the catalogue and estimate calls, as the API's description shows them.
+
+Answer models are documentation that the contract tests hold the code to: routes answer plain data, because checking
+hundreds of rows again on the way out would cost more than computing them.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.services.contracts import Contract, WorkloadBody
+
+
+class Answer(BaseModel):
+    """Answers may gain fields."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Listing(Answer):
+    next: Annotated[str | None, Field(description="Give it as `cursor` for the next page; null on the last one.")]
+    total: Annotated[int, Field(description="How many there are on all pages.")]
+
+
+# ---- estimates ------------------------------------------------------------------------------------------------------
+
+Resource = Literal["compute", "hbm", "net", "launch", "sync", "imbalance"]
+
+
+class ExpectedTime(Answer):
+    time_s: float
+    low_s: float
+    high_s: float
+    basis: str
+
+
+class Terms(Answer):
+    compute_s: float
+    hbm_s: float
+    net_s: float
+    launch_s: float
+    sync_s: float
+    imbalance_s: float
+
+
+class OpRow(Answer):
+    """One operation: quantities of one execution on one device. Times `count`, they add up to the totals."""
+
+    name: str
+    stage: str
+    count: float
+    pipe: str | None
+    dtype: str | None
+    flop: float
+    executed_flop: float
+    hbm_bytes: float
+    net_bytes: float
+    tier: Literal["scale_up", "scale_out"] | None
+    launches: float
+    time_s: float
+    binding: Resource
+    intensity_flop_per_byte: float | None
+
+
+class MemoryObject(Answer):
+    object: str
+    bytes: float
+
+
+class Memory(Answer):
+    peak_bytes: float
+    capacity_bytes: float | None
+    fits: bool | None
+    headroom_bytes: float | None
+    objects: list[MemoryObject]
+
+
+class Roof(Answer):
+    roof: str
+    name: str
+    rate: float
+    unit: str
+    basis: str
+    figure: str
+
+
+class Source(Answer):
+    read: str
+    url: str | None
+    note: str | None
+
+
+class FigureSources(Answer):
+    figure: str
+    value: float
+    unit: str
+    sources: list[Source]
+
+
+class Named(Answer):
+    id: str
+    name: str
+
+
+class BoundAnswer(Answer):
+    bound_s: Annotated[float, Field(description="Least time with everything overlapped.")]
+    serial_bound_s: Annotated[float, Field(description="Least time with nothing overlapped.")]
+    expected: ExpectedTime
+    terms: Terms
+    binding: Resource
+    flop: float
+    executed_flop: float
+    model_flop: float
+    hbm_bytes: float
+    net_bytes: float
+    launches: float
+    intensity_flop_per_byte: float | None
+    ridge_flop_per_byte: float | None
+    tokens: float
+    tokens_per_s: Annotated[float | None, Field(description="Null for a step that does not fit into memory.")]
+    tokens_per_s_per_device: float | None
+    devices: int
+    ops: list[OpRow]
+    memory: Memory
+    roofs: list[Roof]
+    ledger: list[dict[str, Any]]
+    hardware: Named
+    model: Named
+    assumptions: list[str]
+    sources: list[FigureSources]
+
+
+class OpAnswer(Answer):
+    bound_s: float
+    serial_bound_s: float
+    expected: ExpectedTime
+    terms: Terms
+    binding: Resource
+    flop: float
+    executed_flop: float
+    hbm_bytes: float
+    net_bytes: float
+    intensity_flop_per_byte: float | None
+    ceilings_used: list[Roof]
+    ops: list[OpRow]
+    assumptions: list[str]
+    sources: list[FigureSources]
+
+
+# ---- catalogue ------------------------------------------------------------------------------------------------------
+
+
+class Peak(Answer):
+    flop_per_s: Annotated[dict[str, float], Field(description="Dense rate by precision.")] = {}
+    memory_bandwidth_bytes_per_s: float | None = None
+    exponentials_per_s: float | None = None
+
+
+class Achievable(Answer):
+    flop_per_s: dict[str, float] = {}
+    memory_bandwidth_bytes_per_s: float | None = None
+    scale_up_bus_bandwidth_bytes_per_s: float | None = None
+    note: str | None = None
+
+
+class LinkOut(Answer):
+    name: str
+    bandwidth_bytes_per_s: Annotated[float | None, Field(description="One way, per device.")] = None
+
+
+class ProfileSource(Answer):
+    fields: list[str]
+    read: str
+    url: str | None = None
+    note: str | None = None
+
+
+class Stamped(Answer):
+    shipped: bool
+    revision: Annotated[int | None, Field(description="Of a team's own entry: counts its edits from 1.")] = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+class HardwareAnswer(Stamped):
+    """A figure that nobody states is absent, never zero."""
+
+    id: str
+    name: str
+    vendor: str
+    peak: Peak = Peak()
+    achievable: Achievable = Achievable()
+    memory_bytes: float | None = None
+    scale_up: LinkOut | None = None
+    scale_out: LinkOut | None = None
+    aliases: list[str]
+    notes: list[str]
+    sources: list[ProfileSource]
+    copied_from: str | None = None
+
+
+class HardwareList(Listing):
+    items: list[HardwareAnswer]
+
+
+class ModelSummary(Stamped):
+    id: str
+    name: str
+    family: str | None
+    kind: str
+    release_year: int | None
+    hf_id: str | None
+    hidden_size: int
+    num_layers: int
+    vocab_size: int
+    params_total: int | None
+    params_active: int | None
+    kv_bytes_per_token: Annotated[float | None, Field(description="In bf16; null without a growing cache.")]
+    estimable: Annotated[bool, Field(description="Whether its layers can be turned into costs.")]
+    aliases: list[str]
+
+
+class ModelList(Listing):
+    items: list[ModelSummary]
+
+
+class ModelAnswer(Stamped):
+    """The architecture as it was given, and what follows from it."""
+
+    id: str
+    name: str
+    kind: str
+    params_total: int | None
+    params_active: int | None
+    kv_bytes_per_token: float | None
+    estimable: bool
+    assumptions: Annotated[list[str], Field(description="Every default that was filled in.")]
+
+
+class CopyBody(Contract):
+    copy_of: Annotated[str, Field(min_length=1, max_length=200, description="Id or alias of the entry to copy.")]
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    id: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+
+
+class SavedWorkloadBody(Contract):
+    name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"\S")]
+    workload: WorkloadBody = WorkloadBody()
+    model: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    revision: Annotated[int, Field(ge=1, le=2**53)] | None = None
+
+
+class WorkloadAnswer(Answer):
+    id: str
+    name: str
+    model: str | None
+    workload: dict[str, Any]
+    revision: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class WorkloadList(Listing):
+    items: list[WorkloadAnswer]
+
+
+class Format(Answer):
+    id: str
+    title: str
+    tried_on_real_file: Annotated[
+        bool, Field(description="False where only the tool's source or manual was at hand when its reader was written.")
+    ]
+
+
+class FormatList(Listing):
+    items: list[Format]
