@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from app import __version__
-from app.catalog.loader import Catalog, CatalogError, catalog_errors, load_catalog
+from app.catalog.loader import AmbiguousName, Catalog, CatalogError, UnknownName, catalog_errors, load_catalog
 from app.domain.errors import DomainError
 from app.settings import VARIABLES, Settings, SettingsError, load_settings
 from app.storage import backup as backups
@@ -149,14 +149,14 @@ def import_files(settings: Settings, arguments: argparse.Namespace) -> int:
             try:
                 stored = upload_file(
                     context,
-                    data=_read_upload(path, settings.max_upload_bytes),
-                    file_name=path.name,
+                    _read_upload(path, settings.max_upload_bytes),
+                    path.name,
                     hardware=arguments.hardware,
                     model=arguments.model,
                     name=arguments.name,
-                    tags=tuple(arguments.tag),
+                    tags=arguments.tag,
                 )
-            except (CommandError, UnreadableUpload, DomainError, StorageError) as error:
+            except (CommandError, UnreadableUpload, UnknownName, AmbiguousName, DomainError, StorageError) as error:
                 refused += 1
                 print(f"bytebound: {path}: {error}", file=sys.stderr)
                 continue

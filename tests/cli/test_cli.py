@@ -160,12 +160,51 @@ def test_a_data_folder_that_cannot_be_used_is_said(
     assert line.startswith("bytebound: cannot make the data folder ")
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="a superuser may write anywhere")
-def test_a_data_folder_that_is_read_only_is_said(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_data_folder_that_is_read_only_is_said(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     data_dir.mkdir()
-    data_dir.chmod(0o500)
+    # Asked, not tried: a superuser, as which tests often run, may write anywhere.
+    monkeypatch.setattr("app.storage.store.os.access", lambda path, _mode: Path(path) != data_dir)
     assert main(["serve", "--port", "0"]) == 2
     assert "is not writable" in capsys.readouterr().err
+
+
+def test_files_are_imported_as_uploads_are(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample = ROOT / "tests" / "fixtures" / "uploads" / "vllm-bench-serve" / "1.json"
+    options = ["--hardware", "nvidia-h100-sxm", "--name", "nightly run", "--tag", "nightly", "--tag", "main"]
+    assert main(["import", *options, str(sample)]) == 0
+    assert main(["import", str(sample)]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert "vllm-bench-serve: " in first
+    assert "stored already" in second
+    with opened_storage(Settings(data_dir=data_dir)) as storage, storage.read() as session:
+        (run,) = runs.list_runs(session=session).items
+        assert (run.name, run.hardware_id, run.tags) == ("nightly run", "nvidia-h100-sxm", ("nightly", "main"))
+        assert runs.get_run(session=session, run_id=run.id).upload.size_bytes == sample.stat().st_size
+
+
+def test_a_refused_file_does_not_stop_the_others(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = ROOT / "tests" / "fixtures" / "uploads" / "vllm-bench-serve" / "1.json"
+    monkeypatch.setenv("BYTEBOUND_MAX_UPLOAD_BYTES", "1000000")
+    (tmp_path / "notes.txt").write_text("not a benchmark")
+    (tmp_path / "large.json").write_bytes(b" " * 1_000_001)
+    paths = [tmp_path / "notes.txt", tmp_path / "large.json", tmp_path / "missing.json", tmp_path]
+    assert main(["import", *map(str, paths), str(sample)]) == 1
+    captured = capsys.readouterr()
+    assert [
+        line.startswith(f"bytebound: {path}: ") for line, path in zip(captured.err.splitlines(), paths, strict=True)
+    ]
+    assert "BYTEBOUND_MAX_UPLOAD_BYTES" in captured.err
+    assert len(captured.out.splitlines()) == 1
+
+
+def test_unknown_hardware_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    sample = ROOT / "tests" / "fixtures" / "uploads" / "vllm-bench-serve" / "1.json"
+    assert main(["import", "--hardware", "abacus", str(sample)]) == 1
+    assert "abacus" in capsys.readouterr().err
 
 
 def test_unknown_commands_and_help(capsys: pytest.CaptureFixture[str]) -> None:
