@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from app.web.routes.api_catalog import router as api_catalog
-from app.web.routes.api_docs import router as api_docs
-from app.web.routes.api_estimates import router as api_estimates
-from app.web.routes.service import router as service
+from app.web.routes.api_catalog import router as api_catalog_router
+from app.web.routes.api_docs import router as api_docs_router
+from app.web.routes.api_estimates import router as api_estimates_router
+from app.web.routes.service import router as service_router
 
 ROUTERS: tuple[APIRouter, ...] = (
-    service,
-    api_docs,
-    api_estimates,
-    api_catalog,
+    home.router,
+    explore.router,
+    service_router,
+    api_docs_router,
+    api_estimates_router,
+    api_catalog_router,
 )
 """Every router of the product. A new family is one import and one line."""
