@@ -108,4 +108,6 @@ def lab_errors(error: ValidationError | InvalidInput | MissingFigure | Unsupport
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
+    first = text.split(" ", 1)[0]
+    start = text if "_" in first else text[:1].upper() + text[1:]  # a field's own name keeps its spelling
+    return start + ("" if text.endswith((".", "?")) else ".")
