@@ -42,7 +42,15 @@ _TOP = (
 _READ_ONLY = ("shipped",)  # the API adds it to answers; an edited answer may be sent back
 _PEAK = ("flop_per_s", "memory_bandwidth_bytes_per_s", "exponentials_per_s")
 _ACHIEVABLE = ("flop_per_s", "memory_bandwidth_bytes_per_s", "scale_up_bus_bandwidth_bytes_per_s", "note")
-_SCALE_UP = ("name", "bandwidth_bytes_per_s", "peer_to_peer_bytes_per_s", "domain_size", "topology", "note")
+_SCALE_UP = (
+    "name",
+    "bandwidth_bytes_per_s",
+    "peer_to_peer_bytes_per_s",
+    "domain_size",
+    "topology",
+    "in_network_reduction",
+    "note",
+)
 _SCALE_OUT = ("name", "bandwidth_bytes_per_s", "note")
 _SOURCE = ("fields", "read", "url", "note")
 _TILE_NUMBERS = (
@@ -143,6 +151,7 @@ def hardware_to_json(profile: HardwareProfile) -> dict[str, Any]:
         "peer_to_peer_bytes_per_s": profile.scale_up.peer_to_peer,
         "domain_size": profile.scale_up.domain_size,
         "topology": profile.scale_up.topology,
+        "in_network_reduction": profile.scale_up.in_network_reduction or None,
         "note": profile.scale_up.note,
     }
     scale_out = profile.scale_out and {
@@ -268,6 +277,7 @@ def _scale_up(fields: Fields) -> Link | None:
         domain_size=part.integer("domain_size", 1, 1_000_000),
         topology=part.text("topology"),
         note=part.text("note"),
+        in_network_reduction=part.flag("in_network_reduction") or False,
     )
 
 

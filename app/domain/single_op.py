@@ -123,17 +123,17 @@ def elementwise_table(elements: float, reads: float, writes: float, dtype: str) 
 
 
 def collective_table(kind: str, size: Bytes, ranks: int, ranks_per_node: int, in_switch: bool) -> CostTable:
-    """A collective of `size` bytes as nccl-tests counts it, by the algorithm that sends least (F-10.1, F-10.3)."""
+    """A collective of `size` bytes as nccl-tests counts it, by the algorithm that sends least (F-10.1, F-10.3).
+
+    `in_switch` is the caller's word on whether the scale-up switch reduces, whatever the profile says.
+    """
     if kind not in COLLECTIVES:
         raise InvalidInput(("op", "kind"), f"unknown collective {kind!r}: use one of {', '.join(COLLECTIVES)}")
-    if ranks_per_node > ranks:
-        ranks_per_node = ranks
     op = Op(
         kind,
         "op",
         "collective",
-        net=wire_bytes(kind, size, ranks, ranks_per_node),
-        net_in_switch=wire_bytes(kind, size, ranks, ranks_per_node, in_switch=in_switch),
+        net=wire_bytes(kind, size, ranks, ranks_per_node, in_switch=in_switch),
         formula="wire factor of the collective times its size",
     )
     return CostTable.of([op], tokens=1.0, devices=float(ranks))
