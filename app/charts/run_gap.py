@@ -1,0 +1,84 @@
+"""Measured time as one bar: the bound, what missing overlap explains, and the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.charts.base import RESOURCE_TOKENS, ChartSpec, seconds, time_axis
+from app.domain.run_analysis import BoundRow
+
+_OUTLINE = {"color": "rgba(0,0,0,0)", "line": {"width": 2, "color": "var(--chart-mark)"}}
+
+
+def run_gap(row: BoundRow, *, title: str, caption: str = "") -> ChartSpec:
+    """One horizontal bar that adds up to the measured time, over the outline of the bound.
+
+    A contradiction has no pieces: the measured bar then ends before the bound's outline.
+    """
+    factor, unit = time_axis([row.measured, row.bound])
+    traces: list[dict[str, Any]] = []
+    pieces = [(part.label, part.resource, part.time) for part in row.gap]
+    if not pieces:
+        pieces = [("Measured, faster than the bound", "other", row.measured)]
+    start = 0.0
+    for label, resource, time in pieces:
+        marker: dict[str, Any] = {"color": RESOURCE_TOKENS[resource]}
+        if resource == "other":
+            marker["pattern"] = {"shape": "/", "solidity": 0.25, "fgcolor": "var(--paper)"}
+        wide = time > 0.12 * max(row.measured, row.bound)
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "y": ["Measured"],
+                "x": [time / factor],
+                "base": [start / factor],
+                "name": label,
+                "marker": marker,
+                "text": [seconds(time) if wide else ""],
+                "textposition": "inside",
+                "insidetextanchor": "middle",
+                "hovertemplate": f"{label}: {seconds(time)}<extra></extra>",
+            }
+        )
+        start += time
+    traces.append(
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": ["Bound"],
+            "x": [row.bound / factor],
+            "base": [0],
+            "name": "Bound",
+            "marker": _OUTLINE,
+            "text": [seconds(row.bound)],
+            "textposition": "auto",
+            "showlegend": False,
+            "hovertemplate": f"Bound: {seconds(row.bound)}<extra></extra>",
+        }
+    )
+    rows: list[list[Any]] = [[label, time, time / row.measured] for label, _, time in pieces]
+    rows.append(["Measured", row.measured, 1.0])
+    rows.append(["Bound", row.bound, row.of_bound])
+    return ChartSpec(
+        data=tuple(traces),
+        layout={
+            "barmode": "overlay",
+            "height": 190,
+            "bargap": 0.35,
+            "margin": {"l": 78, "r": 16, "t": 4, "b": 44},
+            "xaxis": {"title": {"text": f"Time, {unit}"}, "rangemode": "tozero"},
+            "yaxis": {"autorange": "reversed", "categoryorder": "array", "categoryarray": ["Measured", "Bound"]},
+            "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+            "showlegend": True,
+        },
+        table={
+            "columns": [
+                {"label": "Part"},
+                {"label": "Time", "unit": "s"},
+                {"label": "Share of measured", "unit": "ratio"},
+            ],
+            "rows": rows,
+        },
+        meta={"title": title, "caption": caption},
+    )

@@ -1,0 +1,754 @@
+"""Stored runs: lists, one run against its bound, changes, and the gate for continuous integration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from threading import Lock
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from app.catalog.names import AmbiguousName, UnknownName
+from app.domain.errors import InvalidInput
+from app.domain.hardware import HardwareProfile
+from app.domain.model import ModelSpec
+from app.domain.run import (
+    HIGHER_IS_BETTER,
+    LOWER_IS_BETTER,
+    METRIC_UNITS,
+    STATS,
+    Finding,
+    Metric,
+    ParsedRun,
+)
+from app.domain.run_analysis import BoundRow, MeasuredAgainstBound, analyse_run
+from app.services.context import Context
+from app.services.contracts import Contract, WorkloadBody
+from app.services.references import own_hardware, own_model, own_names, resolve_hardware, resolve_model
+from app.services.upload_run import (
+    UploadOutcome,
+    checked_baseline,
+    checked_name,
+    checked_overrides,
+    checked_tags,
+    stated_workload,
+)
+from app.storage import runs, workloads
+from app.storage.errors import InvalidQuery
+from app.storage.records import (
+    UNSET,
+    Page,
+    RunChanges,
+    RunFacets,
+    RunFilter,
+    RunSummary,
+    StoredRun,
+    StoredUpload,
+)
+
+MAX_NOTES = 10_000
+SEVERITIES = ("error", "warning", "info")
+
+METRIC_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        "Latency",
+        (
+            "ttft_s",
+            "tpot_s",
+            "itl_s",
+            "e2e_latency_s",
+            "step_time_s",
+            "prefill_time_s",
+            "decode_time_s",
+            "latency_s",
+            "kernel_time_s",
+        ),
+    ),
+    (
+        "Throughput",
+        (
+            "output_tokens_per_s",
+            "total_tokens_per_s",
+            "input_tokens_per_s",
+            "prefill_tokens_per_s",
+            "decode_tokens_per_s",
+            "peak_output_tokens_per_s",
+            "tokens_per_s_per_device",
+            "requests_per_s",
+            "goodput_requests_per_s",
+            "samples_per_s",
+            "model_flop_per_s_per_device",
+            "hbm_bytes_per_s",
+            "bus_bandwidth_bytes_per_s",
+            "algorithm_bandwidth_bytes_per_s",
+            "accepted_tokens_per_step",
+        ),
+    ),
+    ("Use of the device", ("mfu", "hfu", "mbu", "peak_memory_bytes", "kv_cache_bytes", "power_w", "energy_j")),
+)
+"""Metrics by what they say; every other one describes the load."""
+
+LOAD_GROUP = "Load"
+
+EXPECTED_METRICS: Mapping[str, tuple[str, ...]] = {
+    "serve": (
+        "ttft_s.p50",
+        "ttft_s.p95",
+        "ttft_s.p99",
+        "tpot_s.p50",
+        "tpot_s.p99",
+        "itl_s.p99",
+        "e2e_latency_s",
+        "output_tokens_per_s",
+        "requests_failed",
+        "peak_memory_bytes",
+        "power_w",
+    ),
+    "decode": ("tpot_s", "decode_tokens_per_s", "peak_memory_bytes", "power_w"),
+    "prefill": ("prefill_time_s", "prefill_tokens_per_s", "peak_memory_bytes", "power_w"),
+    "train": ("step_time_s", "total_tokens_per_s", "mfu", "loss", "peak_memory_bytes", "power_w"),
+}
+"""What a reader looks for in a run of each mode, so that the page can say what the file does not report."""
+
+
+# --- one run -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """One metric with the statistics that the file reports; `plain` is a value without a statistic."""
+
+    name: str
+    unit: str
+    plain: Metric | None
+    stats: Mapping[str, Metric]
+    better: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run as its page and the API show it."""
+
+    run: StoredRun
+    hardware: HardwareProfile | None
+    model: ModelSpec | None
+    stated: Mapping[str, Any]
+    analysis: MeasuredAgainstBound
+    findings: tuple[Finding, ...]
+    metric_groups: tuple[tuple[str, tuple[MetricRow, ...]], ...]
+    not_reported: tuple[str, ...]
+    siblings: tuple[RunSummary, ...]
+    baseline: RunSummary | None
+
+    @property
+    def parallel(self) -> dict[str, Any]:
+        """The layout as the file and people state it; the main row's where nobody does."""
+        told = {**self.run.parsed.parallel, **dict(self.stated.get("parallel") or {})}
+        return {key: value for key, value in told.items() if value is not None}
+
+
+def get_view(ctx: Context, run_id: str) -> RunView:
+    """Everything about one run. Raises NotFound."""
+    with ctx.storage.read() as session:
+        run = runs.get_run(session=session, run_id=run_id)
+        siblings = runs.runs_of_upload(session=session, upload_id=run.upload_id)
+        baseline = (
+            runs.get_summary(session=session, run_id=run.baseline_run_id) if run.baseline_run_id is not None else None
+        )
+    return view_of(ctx, run, siblings, baseline)
+
+
+def view_of(
+    ctx: Context, run: StoredRun, siblings: Sequence[RunSummary] = (), baseline: RunSummary | None = None
+) -> RunView:
+    """The view of a run that is read already."""
+    hardware, model, lost = linked(ctx, run)
+    stated = stated_fields(ctx, run)
+    analysis = analyse_run(run.parsed, hardware, model, stated)
+    findings = sorted(
+        (*analysis.findings, *lost, *run.parsed.findings, *run.upload.findings),
+        key=lambda finding: SEVERITIES.index(finding.severity),
+    )
+    return RunView(
+        run=run,
+        hardware=hardware,
+        model=model,
+        stated=stated,
+        analysis=analysis,
+        findings=tuple(dict.fromkeys(findings)),
+        metric_groups=grouped_metrics(run.parsed.metrics),
+        not_reported=_not_reported(run.parsed),
+        siblings=tuple(siblings),
+        baseline=baseline,
+    )
+
+
+def linked(ctx: Context, run: RunSummary) -> tuple[HardwareProfile | None, ModelSpec | None, list[Finding]]:
+    """The linked profile and model; a link to what does not exist (any more) is a finding."""
+    hardware: HardwareProfile | None = None
+    model: ModelSpec | None = None
+    lost: list[Finding] = []
+    if run.hardware_id is not None:
+        hardware = ctx.catalog.hardware.get(run.hardware_id) or own_hardware(ctx, run.hardware_id)
+        if hardware is None:
+            lost.append(_lost("hardware", run.hardware_id))
+    if run.model_id is not None:
+        model = ctx.catalog.models.get(run.model_id) or own_model(ctx, run.model_id)
+        if model is None:
+            lost.append(_lost("model", run.model_id))
+    return hardware, model, lost
+
+
+def _lost(field: str, id_: str) -> Finding:
+    return Finding(
+        "link-lost", "warning", f"The run is linked to {id_!r}, which does not exist: link another.", (field,)
+    )
+
+
+def stated_fields(ctx: Context, run: StoredRun) -> dict[str, Any]:
+    """Workload fields that people state: those of the saved workload, and the run's own over them."""
+    base: dict[str, Any] = {}
+    if run.workload_id is not None:
+        with ctx.storage.read() as session:
+            saved = workloads.find(session=session, workload_id=run.workload_id)
+        base = dict(saved.payload) if saved is not None else {}
+    stated = dict(run.workload_overrides)
+    for nested in ("dtypes", "parallel"):
+        if nested in base or nested in stated:
+            stated[nested] = {**dict(base.get(nested) or {}), **dict(stated.get(nested) or {})}
+    return {**base, **stated}
+
+
+def grouped_metrics(metrics: Sequence[Metric]) -> tuple[tuple[str, tuple[MetricRow, ...]], ...]:
+    """Metrics by group in a fixed order, one row for each name. The first value of a key counts."""
+    by_name: dict[str, dict[str | None, Metric]] = {}
+    for metric in metrics:
+        by_name.setdefault(metric.name, {}).setdefault(metric.stat, metric)
+    placed = {name for _, names in METRIC_GROUPS for name in names}
+    rest = tuple(name for name in METRIC_UNITS if name not in placed)
+    groups = []
+    for title, names in (*METRIC_GROUPS, (LOAD_GROUP, rest)):
+        rows = tuple(
+            MetricRow(
+                name=name,
+                unit=METRIC_UNITS[name],
+                plain=by_name[name].get(None),
+                stats={stat: by_name[name][stat] for stat in STATS if stat in by_name[name]},
+                better="lower" if name in LOWER_IS_BETTER else "higher" if name in HIGHER_IS_BETTER else "",
+            )
+            for name in names
+            if name in by_name
+        )
+        if rows:
+            groups.append((title, rows))
+    return tuple(groups)
+
+
+def _not_reported(run: ParsedRun) -> tuple[str, ...]:
+    wanted = EXPECTED_METRICS.get(run.workload.mode or "", ())
+    keys = {metric.key for metric in run.metrics} | {metric.name for metric in run.metrics}
+    return tuple(key for key in wanted if key not in keys)
+
+
+def raw_file(ctx: Context, run_id: str) -> tuple[StoredUpload, bytes]:
+    """The upload of a run and its bytes as they came. Raises NotFound."""
+    with ctx.storage.read() as session:
+        upload = runs.get_run(session=session, run_id=run_id).upload
+    return upload, ctx.storage.blobs.read(upload.sha256)
+
+
+# --- lists ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunListItem:
+    """A run in a list, with its main step against the bound where that can be computed."""
+
+    run: RunSummary
+    hardware_name: str | None
+    model_name: str | None
+    what: str | None
+    measured: float | None
+    of_bound: float | None
+    binding: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """Filters and order of a list, as they stand in an address. `hardware` and `model` may be any name they go by."""
+
+    format: str | None = None
+    model: str | None = None
+    hardware: str | None = None
+    tag: str | None = None
+    q: str | None = None
+    since: str | None = None
+    sort: str = "-created_at"
+
+    @property
+    def filters_anything(self) -> bool:
+        return any(getattr(self, name) for name in ("format", "model", "hardware", "tag", "q", "since"))
+
+
+def list_runs(ctx: Context, query: RunQuery, *, limit: int = 50, cursor: str | None = None) -> Page[RunListItem]:
+    """One page of runs. Raises InvalidQuery for an unknown sort key, cursor, limit or date."""
+    filters = RunFilter(
+        format=query.format or None,
+        hardware=_id_of(ctx.catalog.resolve_hardware, query.hardware),
+        model=_id_of(ctx.catalog.resolve_model, query.model),
+        tag=query.tag or None,
+        text=query.q or None,
+        since=_moment(query.since),
+    )
+    with ctx.storage.read() as session:
+        page = runs.list_runs(session=session, filters=filters, sort=query.sort, limit=limit, cursor=cursor)
+    return Page(tuple(_list_item(ctx, run) for run in page.items), page.next, page.total)
+
+
+def facets(ctx: Context) -> RunFacets:
+    """What the list can be filtered by, with counts."""
+    with ctx.storage.read() as session:
+        return runs.run_facets(session=session)
+
+
+def _id_of(resolve: Any, name: str | None) -> str | None:
+    """The id of a catalogue name; what the catalogue does not know may be a team's own id."""
+    if not name:
+        return None
+    try:
+        return str(resolve(name).id)
+    except (UnknownName, AmbiguousName):
+        return name
+
+
+def _moment(text: str | None) -> datetime | None:
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.astimezone(UTC) if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise InvalidQuery("since", "write a date or time like 2026-11-29 or 2026-11-29T12:00:00Z") from error
+
+
+_Brief = tuple[str, float, float, str] | None
+
+
+class _Briefs:
+    """Main results of runs on shipped hardware and models, so that lists do not compute them again and again.
+
+    A run's measurements never change, and what may change (links, stated fields) is part of the key.
+    """
+
+    def __init__(self, size: int = 4096) -> None:
+        self._size = size
+        self._known: dict[tuple[str, ...], _Brief] = {}
+        self._lock = Lock()
+
+    def get(self, ctx: Context, run: StoredRun) -> _Brief:
+        hardware, model, _ = linked(ctx, run)
+        if hardware is None or model is None:
+            return None
+        stated = stated_fields(ctx, run)
+        key = (run.id, hardware.id, model.id, json.dumps(stated, sort_keys=True, default=str))
+        shipped = hardware.id in ctx.catalog.hardware and model.id in ctx.catalog.models
+        if shipped and key in self._known:
+            return self._known[key]
+        main = analyse_run(run.parsed, hardware, model, stated).main
+        brief = None if main is None else (main.what, main.measured, main.of_bound, main.binding)
+        if shipped:
+            with self._lock:
+                if len(self._known) >= self._size:
+                    self._known.clear()
+                self._known[key] = brief
+        return brief
+
+
+_briefs = _Briefs()
+
+
+def _list_item(ctx: Context, run: RunSummary) -> RunListItem:
+    hardware, model, _ = linked(ctx, run)
+    brief: _Brief = None
+    if hardware is not None and model is not None:
+        with ctx.storage.read() as session:
+            whole = runs.get_run(session=session, run_id=run.id)
+        brief = _briefs.get(ctx, whole)
+    what, measured, of_bound, binding = brief or (None, None, None, None)
+    return RunListItem(
+        run=run,
+        hardware_name=hardware.name if hardware is not None else None,
+        model_name=model.name if model is not None else None,
+        what=what,
+        measured=measured,
+        of_bound=of_bound,
+        binding=binding,
+    )
+
+
+# --- changes -------------------------------------------------------------------------------------------------------
+
+
+class RunPatch(Contract):
+    """What may be changed of a run; fields left out stay. null unlinks, and takes back what was stated.
+
+    `workload` replaces all stated workload fields (or names a saved workload); `parallel` changes only the layout.
+    """
+
+    name: str | None = None
+    tags: Annotated[list[str], Field(max_length=100)] | None = None
+    hardware: str | None = None
+    model: str | None = None
+    workload: str | dict[str, Any] | None = None
+    parallel: dict[str, Any] | None = None
+    notes: Annotated[str, Field(max_length=MAX_NOTES)] | None = None
+    baseline: str | None = None
+    is_baseline: bool | None = None
+
+
+def update_run(ctx: Context, run_id: str, patch: RunPatch) -> RunView:
+    """Change a run and answer it anew. Raises NotFound or InvalidInput; nothing is changed then."""
+    given = patch.model_fields_set
+    changes: dict[str, Any] = {}
+    if "name" in given:
+        changes["name"] = checked_name(patch.name or "")
+    if "tags" in given:
+        changes["tags"] = checked_tags(patch.tags or ())
+    if "notes" in given:
+        changes["notes"] = patch.notes.strip() or None if patch.notes else None
+    if "hardware" in given:
+        profile = resolve_hardware(ctx, patch.hardware)[0] if patch.hardware else None
+        changes |= {"hardware_id": profile.id if profile else None, "hardware_is_guess": False}
+    if "model" in given:
+        model = resolve_model(ctx, patch.model)[0] if patch.model else None
+        changes |= {"model_id": model.id if model else None, "model_is_guess": False}
+    if "baseline" in given:
+        changes["baseline_run_id"] = checked_baseline(ctx, patch.baseline) if patch.baseline else None
+        if patch.baseline == run_id:
+            raise InvalidInput(("baseline",), "a run cannot be its own baseline")
+    if "is_baseline" in given:
+        changes["is_baseline"] = bool(patch.is_baseline)
+    if "workload" in given:
+        stated = stated_workload(ctx, patch.workload)
+        changes["workload_id"] = stated.workload_id
+        changes["workload_overrides"] = dict(stated.overrides or {})
+    with ctx.storage.write() as session:
+        if "parallel" in given:
+            current = runs.get_run(session=session, run_id=run_id)
+            overrides = dict(changes.get("workload_overrides", current.workload_overrides))
+            overrides.pop("parallel", None)
+            if patch.parallel:
+                overrides["parallel"] = _checked_parallel(patch.parallel)
+            changes["workload_overrides"] = overrides
+        runs.update_run(session=session, run_id=run_id, changes=RunChanges(**{**_unset(), **changes}))
+    return get_view(ctx, run_id)
+
+
+def _unset() -> dict[str, Any]:
+    return dict.fromkeys(RunChanges.__slots__, UNSET)
+
+
+def _checked_parallel(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(checked_overrides({"parallel": dict(fields)})["parallel"])
+
+
+def delete_run(ctx: Context, run_id: str) -> None:
+    """Delete a run; with the last run of its upload goes the file. Raises NotFound."""
+    with ctx.storage.write() as session:
+        runs.delete_run(session=session, blobs=ctx.storage.blobs, run_id=run_id)
+
+
+# --- JSON ----------------------------------------------------------------------------------------------------------
+
+
+def run_json(view: RunView) -> dict[str, Any]:
+    """A run in the API's shape."""
+    run, parsed = view.run, view.run.parsed
+    main = view.analysis.main
+    metrics: dict[str, Any] = {}
+    for metric in parsed.metrics:
+        metrics.setdefault(metric.key, _metric_json(metric))
+    answer: dict[str, Any] = {
+        **summary_json(run),
+        "metrics": metrics,
+        "workload": _workload_json(view),
+        "hardware": _link_json(run.hardware_id, view.hardware, run.hardware_hint, run.hardware_is_guess),
+        "model": _link_json(run.model_id, view.model, run.model_hint, run.model_is_guess),
+        "parallel": view.parallel,
+        "software": dict(parsed.software),
+        "series": dict(parsed.series),
+        "evidence": dict(parsed.evidence),
+        "notes": parsed.notes,
+        "not_reported": list(view.not_reported),
+        "findings": [finding_json(finding) for finding in view.findings],
+        "verdict": view.analysis.verdict,
+        "upload": upload_json(run.upload) | {"runs": [sibling.id for sibling in view.siblings]},
+    }
+    if parsed.kernels:
+        answer["kernels"] = [dict(kernel) for kernel in parsed.kernels]
+    if view.analysis.rows or view.analysis.not_held:
+        answer["bound"] = bound_json(view.analysis)
+    if main is not None:
+        answer["efficiency"] = {"of_bound": main.of_bound, "mfu": main.mfu, "mbu": main.mbu}
+    return answer
+
+
+def summary_json(run: RunSummary) -> dict[str, Any]:
+    """What lists answer of a run."""
+    return {
+        "id": run.id,
+        "name": run.name,
+        "format": run.format,
+        "created_at": run.created_at.isoformat(),
+        "measured_at": run.measured_at,
+        "upload_id": run.upload_id,
+        "position": run.position,
+        "tags": list(run.tags),
+        "is_example": run.is_example,
+        "is_baseline": run.is_baseline,
+        "baseline": run.baseline_run_id,
+    }
+
+
+def list_item_json(item: RunListItem) -> dict[str, Any]:
+    """A run in a list: its links, headline metrics and distance from the bound."""
+    run = item.run
+    return {
+        **summary_json(run),
+        "hardware": run.hardware_id,
+        "hardware_is_guess": run.hardware_is_guess,
+        "model": run.model_id,
+        "model_is_guess": run.model_is_guess,
+        "metrics": {
+            key: {"value": value, "unit": METRIC_UNITS[key.split(".")[0]]} for key, value in run.headline.items()
+        },
+        "efficiency": None if item.of_bound is None else {"of_bound": item.of_bound, "binding": item.binding},
+    }
+
+
+def upload_json(upload: StoredUpload) -> dict[str, Any]:
+    return {
+        "id": upload.id,
+        "file_name": upload.file_name,
+        "format": upload.format,
+        "sha256": upload.sha256,
+        "size_bytes": upload.size_bytes,
+        "created_at": upload.created_at.isoformat(),
+    }
+
+
+def outcome_json(ctx: Context, outcome: UploadOutcome) -> dict[str, Any]:
+    """The answer to an upload."""
+    return {
+        "upload": outcome.upload.id,
+        "file_name": outcome.upload.file_name,
+        "format": outcome.upload.format,
+        "sha256": outcome.upload.sha256,
+        "size_bytes": outcome.upload.size_bytes,
+        "created": outcome.created,
+        "runs": [run_json(view_of(ctx, run, outcome.runs)) for run in outcome.runs],
+        "findings": [finding_json(finding) for finding in outcome.findings],
+    }
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    shown = asdict(finding)
+    shown["fields"] = list(finding.fields)
+    if finding.technique is None:
+        del shown["technique"]
+    return shown
+
+
+def bound_json(analysis: MeasuredAgainstBound) -> dict[str, Any]:
+    """Measured against bound: the main step's numbers, every step, and what could not be held against a bound."""
+    main = analysis.main
+    answer: dict[str, Any] = {
+        "verdict": analysis.verdict,
+        "rows": [row_json(row) for row in analysis.rows],
+        "not_held": [
+            {"what": item.what, "reason": item.reason, "needs": list(item.needs)} for item in analysis.not_held
+        ],
+    }
+    if main is not None:
+        kept = ("what", "bound_s", "serial_bound_s", "measured_s", "of_bound", "binding", "terms", "devices")
+        shown = row_json(main)
+        answer |= {key: shown[key] for key in kept}
+    return answer
+
+
+def row_json(row: BoundRow) -> dict[str, Any]:
+    """One step against its bound. The workload has the shape that `POST /estimates/bound` takes."""
+    return {
+        "what": row.what,
+        "measured_s": row.measured,
+        "measured_from": row.measured_from,
+        "how": row.how,
+        "bound_s": row.bound,
+        "serial_bound_s": row.serial_bound,
+        "of_bound": row.of_bound,
+        "contradicts": row.contradicts,
+        "binding": row.binding,
+        "terms": {f"{name}_s": value for name, value in row.terms.items()},
+        "mfu": row.mfu,
+        "mfu_precision": row.mfu_precision,
+        "mbu": row.mbu,
+        "flop": row.flop,
+        "hbm_bytes": row.hbm_bytes,
+        "kv_share": row.kv_share,
+        "devices": row.devices,
+        "gap": [{"resource": part.resource, "label": part.label, "time_s": part.time} for part in row.gap],
+        "workload": workload_body(row),
+        "assumptions": list(dict.fromkeys(row.assumptions)),
+        "notes": list(row.notes),
+    }
+
+
+def workload_body(row: BoundRow) -> dict[str, Any]:
+    """The workload of a row as the API's object, without what is at its default."""
+    w = row.workload
+    body: dict[str, Any] = {
+        "phase": w.phase,
+        "batch": w.batch,
+        "seq_len": w.seq_len,
+        "context_len": w.context_len,
+        "dtypes": {key: value for key, value in asdict(w.dtypes).items() if value is not None},
+        "parallel": {key: value for key, value in asdict(w.parallel).items() if value not in (1, 0, False, None)},
+        "launch_mode": w.launch_mode,
+    }
+    if w.phase == "train":
+        body |= {"recompute": w.recompute, "optimizer": w.optimizer}
+    return WorkloadBody.model_validate(body).model_dump(exclude_unset=True, mode="json")
+
+
+def _metric_json(metric: Metric) -> dict[str, Any]:
+    shown: dict[str, Any] = {"value": metric.value, "unit": metric.unit}
+    for name in ("stat", "pointer", "raw", "raw_unit", "count"):
+        value = getattr(metric, name)
+        if value not in (None, ""):
+            shown[name] = value
+    return shown
+
+
+def _workload_json(view: RunView) -> dict[str, Any]:
+    told = asdict(view.run.parsed.workload)
+    shown = {key: value for key, value in told.items() if value not in (None, {}, ())}
+    if view.run.workload_id is not None:
+        shown["workload_id"] = view.run.workload_id
+    if view.stated:
+        shown["stated"] = dict(view.stated)
+    return shown
+
+
+def _link_json(id_: str | None, thing: Any, hint: str | None, is_guess: bool) -> dict[str, Any] | None:
+    if id_ is None and hint is None:
+        return None
+    return {"id": id_, "name": thing.name if thing is not None else None, "hint": hint, "is_guess": is_guess}
+
+
+# --- the gate ------------------------------------------------------------------------------------------------------
+
+
+class CheckRule(Contract):
+    """A metric (`ttft_s.p99`, or a name alone for its plain value, mean or median) and how much worse it may be."""
+
+    metric: Annotated[str, Field(min_length=1, max_length=80)]
+    max_regression: Annotated[float, Field(ge=-1, le=1e6)]
+
+
+class CheckRequest(Contract):
+    """A run against a baseline; without one, against the run's own. `max_regression` 0.05 allows 5 % worse."""
+
+    run: Annotated[str, Field(min_length=1, max_length=80)]
+    baseline: Annotated[str, Field(min_length=1, max_length=80)] | None = None
+    rules: Annotated[list[CheckRule], Field(min_length=1, max_length=200)]
+
+
+def check_run(ctx: Context, request: CheckRequest) -> dict[str, Any]:
+    """Whether no metric is worse than its rule allows. What cannot be compared does not pass.
+
+    A regression is how much worse the run is, over the baseline's value: 0.1 is 10 % slower (or 10 % less throughput);
+    below zero it is better. Raises NotFound, or InvalidInput for a metric that has no better direction.
+    """
+    with ctx.storage.read() as session:
+        run = runs.get_run(session=session, run_id=request.run)
+        baseline_id = request.baseline or run.baseline_run_id
+        if baseline_id is None:
+            raise InvalidInput(("baseline",), "give one: the run has no baseline of its own")
+        baseline = runs.get_run(session=session, run_id=baseline_id)
+    rows = [_check(rule, run.parsed, baseline.parsed, index) for index, rule in enumerate(request.rules)]
+    return {
+        "passed": all(row["passed"] for row in rows),
+        "run": run.id,
+        "baseline": baseline.id,
+        "rows": rows,
+        "findings": [finding_json(finding) for finding in _unlike(run, baseline)],
+    }
+
+
+def _check(rule: CheckRule, run: ParsedRun, baseline: ParsedRun, index: int) -> dict[str, Any]:
+    name, _, stat = rule.metric.partition(".")
+    loc = ("rules", index, "metric")
+    if name not in METRIC_UNITS or (stat and stat not in STATS):
+        raise InvalidInput(loc, f"unknown metric {rule.metric!r}: write for example ttft_s.p99 or output_tokens_per_s")
+    if name not in LOWER_IS_BETTER and name not in HIGHER_IS_BETTER:
+        raise InvalidInput(loc, f"{name} describes the load: neither more nor less of it is better")
+    stats = (stat,) if stat else (None, "mean", "p50")
+    value, before = None, None
+    for wanted in stats:
+        value, before = run.value(name, wanted), baseline.value(name, wanted)
+        if value is not None and before is not None:
+            break
+    row: dict[str, Any] = {
+        "metric": rule.metric,
+        "unit": METRIC_UNITS[name],
+        "better": "lower" if name in LOWER_IS_BETTER else "higher",
+        "value": value,
+        "baseline": before,
+        "ratio": None,
+        "regression": None,
+        "max_regression": rule.max_regression,
+        "passed": False,
+    }
+    if value is None or before is None:
+        lacking = " and ".join(who for who, v in (("the run", value), ("the baseline", before)) if v is None)
+        return row | {"note": f"{rule.metric} is not reported by {lacking}"}
+    if before == 0:
+        same = value == 0
+        note = "both are zero" if same else "the baseline is zero, so there is no ratio"
+        better = value < 0 if name in LOWER_IS_BETTER else value > 0
+        return row | {"regression": 0.0 if same else None, "passed": same or better, "note": note}
+    worse = value - before if name in LOWER_IS_BETTER else before - value
+    regression = worse / abs(before)
+    return row | {
+        "ratio": value / before,
+        "regression": regression,
+        "passed": regression <= rule.max_regression + 1e-12,
+    }
+
+
+def _unlike(run: StoredRun, baseline: StoredRun) -> list[Finding]:
+    """What differs between two runs that should be alike; it is said, and does not decide."""
+    pairs = (
+        ("hardware", run.hardware_id, baseline.hardware_id),
+        ("model", run.model_id, baseline.model_id),
+        ("format", run.format, baseline.format),
+        ("concurrency", run.parsed.workload.concurrency, baseline.parsed.workload.concurrency),
+        ("request_rate", run.parsed.workload.request_rate, baseline.parsed.workload.request_rate),
+    )
+    differing = [(name, a, b) for name, a, b in pairs if a is not None and b is not None and a != b]
+    if not differing:
+        return []
+    said = ", ".join(f"{name} {a} against {b}" for name, a, b in differing)
+    fields = tuple(name for name, _, _ in differing)
+    return [Finding("unlike-baseline", "warning", f"The two runs are not of the same work: {said}.", fields)]
+
+
+def known_models_and_hardware(ctx: Context) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """(id, name) of every profile and of every model a run can be linked to, by name."""
+    hardware, models = own_names(ctx)
+    profiles = sorted(((p.id, p.name) for p in ctx.catalog.hardware.values()), key=lambda item: item[1].casefold())
+    shipped = sorted(((m.id, m.name) for m in ctx.catalog.models.values()), key=lambda item: item[1].casefold())
+    return [*hardware, *profiles], [*models, *shipped]

@@ -1,0 +1,208 @@
+"""Runs for scripts: upload, list, read, change, delete, and a gate for continuous integration."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict
+from starlette.concurrency import run_in_threadpool
+
+from app.importers.base import UnreadableUpload
+from app.services import runs
+from app.services.context import Context
+from app.services.runs import CheckRequest, RunPatch, RunQuery
+from app.services.upload_run import upload_file
+from app.web import errors
+from app.web.deps import Ctx
+from app.web.errors import FiniteJSONResponse
+from app.web.uploads import ReceivedFile, attachment, received
+
+router = APIRouter(prefix="/api/v1")
+
+RunId = Annotated[str, Path(max_length=80, description="Id of a run.")]
+Text = Annotated[str | None, Query(max_length=200)]
+
+_UPLOAD_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file"],
+                    "properties": {
+                        "file": {"type": "array", "items": {"type": "string", "format": "binary"}},
+                        "hardware": {"type": "string"},
+                        "model": {"type": "string"},
+                        "workload": {"type": "string", "description": "JSON text, or the id of a saved workload"},
+                        "name": {"type": "string"},
+                        "tags": {"type": "string", "description": "separated by commas"},
+                        "baseline": {"type": "string", "description": "id of a run"},
+                    },
+                }
+            },
+            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+        },
+    }
+}
+
+
+class Loose(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class RunAnswer(Loose):
+    """A run: metrics in SI units by key (`ttft_s.p99`), links, findings, and its main step against the bound."""
+
+    id: str
+    name: str
+    format: str
+    created_at: str
+    metrics: dict[str, Any]
+    findings: list[dict[str, Any]]
+
+
+class RunListAnswer(Loose):
+    items: list[dict[str, Any]]
+    next: str | None
+    total: int
+
+
+class UploadAnswer(Loose):
+    """One upload; for several files `items` holds one answer for each, with its `status`."""
+
+    upload: str
+    format: str
+    sha256: str
+    runs: list[RunAnswer]
+    findings: list[dict[str, Any]]
+
+
+class KernelsAnswer(Loose):
+    items: list[dict[str, Any]]
+    total: int
+
+
+class CheckAnswer(Loose):
+    passed: bool
+    rows: list[dict[str, Any]]
+
+
+@router.post(
+    "/runs",
+    tags=["runs"],
+    summary="Upload files",
+    status_code=201,
+    response_model=UploadAnswer,
+    openapi_extra=_UPLOAD_BODY,
+    responses={200: {"description": "These bytes were stored already", "model": UploadAnswer}},
+)
+async def post_runs(request: Request, ctx: Ctx) -> Response:
+    """Send benchmark files as the form field `file`, or one as the body itself with `?filename=`.
+
+    The format is found from the content. Device and model are guessed from what the file says unless given. The same
+    bytes again answer 200 with the runs that are there. Several files are answered one by one under `items`; files
+    that cannot be read do not stop the others.
+    """
+    found = await received(request)
+    fields = dict(found.fields)
+    if len(found.files) == 1:
+        status, answer = await run_in_threadpool(_store, ctx, found.files[0], fields)
+        headers = {"Location": f"/api/v1/runs/{answer['runs'][0]['id']}"} if answer["runs"] else {}
+        return FiniteJSONResponse(answer, status_code=status, headers=headers)
+    items = []
+    for file in found.files:
+        try:
+            status, answer = await run_in_threadpool(_store, ctx, file, fields)
+            items.append({"status": status, **answer})
+        except UnreadableUpload as error:
+            items.append({"file_name": file.name[:200], **refusal(request, error)})
+    statuses = {item["status"] for item in items}
+    overall = 201 if 201 in statuses else 200 if 200 in statuses else 422
+    body: dict[str, Any] = {"items": items}
+    if overall == 422:
+        kind = errors.KINDS["unreadable-upload"]
+        detail = f"None of the {len(items)} files can be read; `items` says why."
+        body = {"type": kind.type, "title": kind.title, "status": 422, "detail": detail, **body}
+        return FiniteJSONResponse(body, status_code=422, media_type=errors.PROBLEM_JSON)
+    return FiniteJSONResponse(body, status_code=overall)
+
+
+def _store(ctx: Context, file: ReceivedFile, fields: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    outcome = upload_file(ctx, file.data, file.name, **fields)
+    return (201 if outcome.created else 200), runs.outcome_json(ctx, outcome)
+
+
+def refusal(request: Request, error: UnreadableUpload) -> dict[str, Any]:
+    """Why a file was refused, with the members of a problem document."""
+    found = errors.problem_of(request, error)
+    assert found is not None
+    answer: dict[str, Any] = {"status": found.status_code, "title": found.kind.title, "detail": found.detail}
+    if found.errors:
+        answer["errors"] = [{"loc": list(loc), "msg": message} for loc, message in found.errors[: errors.MAX_ERRORS]]
+    return answer | dict(found.extra)
+
+
+@router.get("/runs", tags=["runs"], summary="List runs", response_model=RunListAnswer)
+def list_runs(
+    ctx: Ctx,
+    format: Text = None,
+    model: Text = None,
+    hardware: Text = None,
+    tag: Text = None,
+    q: Annotated[str | None, Query(max_length=200, description="Words that must all occur.")] = None,
+    since: Annotated[str | None, Query(max_length=40, description="ISO 8601")] = None,
+    sort: Annotated[str, Query(max_length=60, description="A key, with - before it for descending.")] = "-created_at",
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[str | None, Query(max_length=4000)] = None,
+) -> Response:
+    """Runs with their headline metrics, newest first. `sort` takes created_at, name or a metric (`ttft_s.p99`)."""
+    query = RunQuery(format=format, model=model, hardware=hardware, tag=tag, q=q, since=since, sort=sort)
+    page = runs.list_runs(ctx, query, limit=limit, cursor=cursor)
+    items = [runs.list_item_json(item) for item in page.items]
+    return FiniteJSONResponse({"items": items, "next": page.next, "total": page.total})
+
+
+@router.post("/runs/check", tags=["runs"], summary="Compare with a baseline", response_model=CheckAnswer)
+def check(ctx: Ctx, body: CheckRequest) -> Response:
+    """A gate for CI: `passed` is true when no metric is worse than its rule allows. What is not reported fails."""
+    return FiniteJSONResponse(runs.check_run(ctx, body))
+
+
+@router.get("/runs/{run}", tags=["runs"], summary="One run", response_model=RunAnswer)
+def get_run(ctx: Ctx, run: RunId) -> Response:
+    """The run with every metric, where each was read from, its findings, and its steps against their bounds."""
+    return FiniteJSONResponse(runs.run_json(runs.get_view(ctx, run)))
+
+
+@router.patch("/runs/{run}", tags=["runs"], summary="Link, rename, tag", response_model=RunAnswer)
+def patch_run(ctx: Ctx, run: RunId, body: RunPatch) -> Response:
+    """Change what people state about a run; what the file said stays. A field left out stays, null takes it back."""
+    return FiniteJSONResponse(runs.run_json(runs.update_run(ctx, run, body)))
+
+
+@router.delete("/runs/{run}", tags=["runs"], summary="Delete a run", status_code=204)
+def delete_run(ctx: Ctx, run: RunId) -> Response:
+    """Delete a run. With the last run of its upload goes the file. Comparisons keep what they show."""
+    runs.delete_run(ctx, run)
+    return Response(status_code=204)
+
+
+@router.get(
+    "/runs/{run}/raw",
+    tags=["runs"],
+    summary="The file",
+    response_class=Response,
+    responses={200: {"content": {"application/octet-stream": {}}}},
+)
+def raw(ctx: Ctx, run: RunId) -> Response:
+    """The uploaded file, byte for byte."""
+    return attachment(*runs.raw_file(ctx, run))
+
+
+@router.get("/runs/{run}/kernels", tags=["runs"], summary="Kernels of a run", response_model=KernelsAnswer)
+def kernels(ctx: Ctx, run: RunId) -> Response:
+    """Kernel rows, where the file has them."""
+    rows = [dict(kernel) for kernel in runs.get_view(ctx, run).run.parsed.kernels]
+    return FiniteJSONResponse({"items": rows, "total": len(rows)})
