@@ -1,4 +1,4 @@
-"""Backups: consistent while others write, complete, never overwriting. Restores: all is checked before anything moves."""
+"""Backups: consistent while others write, whole, never overwriting. Restores: all is checked before anything moves."""
 
 from __future__ import annotations
 
