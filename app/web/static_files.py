@@ -31,7 +31,6 @@ class VersionedFiles(StaticFiles):
         if response.status_code < 400:
             versioned = path.startswith(f"vendor{os.sep}") or b"v=" in scope.get("query_string", b"")
             response.headers["Cache-Control"] = FOR_EVER if versioned else ASK_AGAIN
-            response.headers.append("Vary", "Accept-Encoding")
         return response
 
     async def _twin(self, path: str, scope: Scope) -> Response | None:
@@ -47,6 +46,8 @@ class VersionedFiles(StaticFiles):
         response = self.file_response(full_path, found, scope)
         if response.status_code == 200:
             response.headers["Content-Encoding"] = "gzip"
+        # Answers that are compressed on the fly get this from that middleware.
+        response.headers["Vary"] = "Accept-Encoding"
         return response
 
 
