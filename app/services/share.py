@@ -1,0 +1,177 @@
+"""Links to frozen comparisons: made, opened, checked against today's code, revoked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from app.domain.comparison import metric_label
+from app.domain.errors import DomainError
+from app.services.context import Context
+from app.services.contracts import BoundRequest, Contract
+from app.services.estimate import bound_json, estimate_bound
+from app.storage import shares
+from app.storage.records import StoredComparison, StoredShare
+
+ROUNDING = 1e-9
+"""Relative change of a figure that counts as moved: floats added in another order differ by less."""
+
+MAX_EXPIRY_SECONDS = 100 * 366 * 86400
+
+
+class ShareRequest(Contract):
+    """Body of the call that makes a link; without `expires_in_s` it works until it is revoked."""
+
+    expires_in_s: Annotated[float, Field(gt=0, le=MAX_EXPIRY_SECONDS)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MovedFigure:
+    """A figure of a frozen estimate that today's code computes differently. `now` is None where it refuses to."""
+
+    item: int
+    label: str
+    figure: str
+    unit: str
+    frozen: float | None
+    now: float | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedShare:
+    """What a reader of a link sees."""
+
+    comparison: StoredComparison
+    share: StoredShare
+    moved: tuple[MovedFigure, ...]
+
+
+def create_share(ctx: Context, comparison_id: str, request: ShareRequest | None = None) -> tuple[str, StoredShare]:
+    """A new link: its token, which can never be read again, and its record. Raises NotFound."""
+    seconds = None if request is None else request.expires_in_s
+    with ctx.storage.write() as session:
+        return shares.create(
+            session=session,
+            comparison_id=comparison_id,
+            expires_in=None if seconds is None else timedelta(seconds=max(seconds, 1e-6)),
+        )
+
+
+def open_share(ctx: Context, token: str, now: datetime | None = None) -> OpenedShare:
+    """The frozen comparison behind a token, with the figures that moved since. Changes nothing.
+
+    Unknown, expired and revoked tokens raise the same NotFound.
+    """
+    with ctx.storage.read() as session:
+        comparison, share = shares.open_share(session=session, token=token, now=now)
+    return OpenedShare(comparison, share, moved_figures(ctx, comparison.snapshot))
+
+
+def list_shares(ctx: Context, comparison_id: str) -> tuple[StoredShare, ...]:
+    """All links to a comparison, the newest first, closed ones included."""
+    with ctx.storage.read() as session:
+        return shares.list_shares(session=session, comparison_id=comparison_id)
+
+
+def revoke_share(ctx: Context, token: str) -> StoredShare:
+    """Close a link by its token. Raises NotFound where it opens nothing."""
+    with ctx.storage.write() as session:
+        return shares.revoke(session=session, token=token)
+
+
+def revoke_share_by_id(ctx: Context, share_id: str) -> StoredShare:
+    """Close a link by its record's id, which opens nothing itself. Raises NotFound."""
+    with ctx.storage.write() as session:
+        return shares.revoke_by_id(session=session, share_id=share_id)
+
+
+def moved_figures(ctx: Context, snapshot: Mapping[str, Any]) -> tuple[MovedFigure, ...]:
+    """Figures of the frozen estimates that today's code computes differently from the frozen profile and model."""
+    return tuple(moved for item in snapshot["items"] if item["kind"] == "estimate" for moved in _moved(ctx, item))
+
+
+def _moved(ctx: Context, item: Mapping[str, Any]) -> Iterator[MovedFigure]:
+    index, label = item["index"], item["label"]
+    answer = item["estimate"]["answer"]
+    try:
+        # the frozen profile and model, not those that have their names today
+        request = BoundRequest.model_validate(
+            {
+                **item["estimate"]["request"],
+                "hardware": item["hardware"]["profile"],
+                "model": item["model"]["architecture"],
+            }
+        )
+        today = bound_json(estimate_bound(ctx, request))
+    except (DomainError, ValidationError) as error:
+        reason = str(error).split("\n")[0][:300]
+        yield MovedFigure(index, label, metric_label("step_bound_s"), "s", answer["bound_s"], None, reason)
+        return
+    for words, unit, read in _FIGURES:
+        before, now = read(answer), read(today)
+        if not _same(before, now):
+            yield MovedFigure(index, label, words, unit, before, now)
+
+
+def _same(before: float | None, now: float | None) -> bool:
+    if before is None or now is None:
+        return before is now
+    return math.isclose(before, now, rel_tol=ROUNDING, abs_tol=1e-300)
+
+
+def _bound(answer: Mapping[str, Any]) -> Any:
+    return answer["bound_s"]
+
+
+def _serial(answer: Mapping[str, Any]) -> Any:
+    return answer["serial_bound_s"]
+
+
+def _expected(answer: Mapping[str, Any]) -> Any:
+    return answer["expected"]["time_s"]
+
+
+def _rate(answer: Mapping[str, Any]) -> Any:
+    return answer["tokens_per_s"]
+
+
+def _memory(answer: Mapping[str, Any]) -> Any:
+    return answer["memory"]["peak_bytes"]
+
+
+_FIGURES = (
+    ("bound of a step", "s", _bound),
+    ("serial bound of a step", "s", _serial),
+    ("expected time of a step", "s", _expected),
+    ("tokens/s at most", "tokens/s", _rate),
+    ("memory of a device", "B", _memory),
+)
+"""Figures of an estimate that a reader sees, and how they are read from its answer."""
+
+
+def moved_json(moved: MovedFigure) -> dict[str, Any]:
+    return {
+        "item": moved.item,
+        "label": moved.label,
+        "figure": moved.figure,
+        "unit": moved.unit,
+        "frozen": moved.frozen,
+        "now": moved.now,
+        "reason": moved.reason or None,
+    }
+
+
+def share_json(share: StoredShare) -> dict[str, Any]:
+    """A link's record, without its token."""
+    return {
+        "id": share.id,
+        "created_at": share.created_at.isoformat(),
+        "expires_at": None if share.expires_at is None else share.expires_at.isoformat(),
+        "revoked_at": None if share.revoked_at is None else share.revoked_at.isoformat(),
+    }
