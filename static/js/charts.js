@@ -166,7 +166,7 @@
         font: { family: face, size: 13, color: token("--ink", light) },
         align: "left",
       },
-      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 13 }, itemsizing: "constant", bgcolor: "rgba(0,0,0,0)" },
+      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 13 }, itemsizing: "constant", traceorder: "normal", bgcolor: "rgba(0,0,0,0)" },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: token("--ink-faint", light), activecolor: token("--accent", light) },
     };
   }
@@ -426,7 +426,8 @@
     figure.layout.paper_bgcolor = "#ffffff";
     figure.layout.width = EXPORT_SIZE.width;
     figure.layout.height = EXPORT_SIZE.height;
-    figure.layout.margin = merge(figure.layout.margin, { t: 84, l: 80, r: 40, b: 60 });
+    figure.layout.margin = merge(figure.layout.margin, { t: 116, l: 80, r: 40, b: 60 });
+    figure.layout.legend = merge(figure.layout.legend, { x: 1, xanchor: "right", y: 1.01, yanchor: "bottom" });
     figure.layout.title = {
       text: escape(head) + (caption ? "<br><sub>" + escape(words(caption)) + "</sub>" : ""),
       x: 0.02, xanchor: "left", y: 0.97, yanchor: "top", font: { size: 18, color: token("--ink", true) },
@@ -463,6 +464,9 @@
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   window.addEventListener("beforeprint", function () { print(true); });
   window.addEventListener("afterprint", function () { print(false); });
-  window.matchMedia("print").addEventListener("change", function (event) { print(event.matches); });
+  window.matchMedia("print").addEventListener("change", function (event) {
+    printing = event.matches;
+    redraw();
+  });
   scan();
 })();

@@ -101,7 +101,7 @@ def test_no_number_prints_as_a_programming_word(value: float, unit: str) -> None
 def test_a_prefix_keeps_the_digits_before_the_point_few(value: float, unit: str) -> None:
     whole = quantity(value, unit).text.split(".")[0].replace(",", "")
     limit = {"B": 1024, "s": 6000}.get(unit, 1000)
-    assert unit == "s" and value > 1e5 or int(whole.split("e")[0]) < limit
+    assert (unit == "s" and value > 1e5) or int(whole.split("e")[0]) < limit
 
 
 def test_a_column_shares_the_unit_of_its_largest_value() -> None:
