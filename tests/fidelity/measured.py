@@ -6,8 +6,13 @@ where the number was read (`source`, a key of the file's `sources`). Questions:
 * `{"op": "gemm" | "attention" | "elementwise" | "collective", ...}`: one operation with cold operands, the arguments
   those of the calculators in `app.domain.single_op`.
 * `{"layer": "moe" | "latent attention", ...}`: the kernels of one layer by themselves.
-* `{"step": {...}, "model": ..., "layers"?: ...}`: a step. `model` is a catalogue id or a stack of equal layers; `layers`
-  replaces the number of layers where fewer of them were run.
+* `{"step": {...}, "model": ..., "layers"?: ...}`: a step. `model` is a catalogue id or a stack of equal layers;
+  `layers` replaces the number of layers where fewer of them were run.
+
+Choices made in reading them: times printed as rates are converted back by the source's own formula; a context that
+grows is its mean; recomputation that a source does not state is taken as none; sharded mixed-precision training is read
+as bf16 weights and gradients; a quantised file's weights have the average bits of the file. All of these lower the
+bound. In-switch reduction is taken where the source used or may have used it.
 """
 
 from __future__ import annotations
@@ -40,8 +45,6 @@ class Measurement:
     question: dict[str, Any]
     seconds: float
     source: str
-    exception: str | None = None
-    """Why this row may beat the bound, where it may."""
 
 
 def measurements(file: Path = FILE) -> list[Measurement]:
@@ -95,9 +98,8 @@ def _layer_table(question: dict[str, Any]) -> CostTable:
 
 
 def _step_table(hardware: HardwareProfile, question: dict[str, Any]) -> CostTable:
-    model = (
-        _stack(question["model"]) if isinstance(question["model"], dict) else load_catalog().models[question["model"]]
-    )
+    asked = question["model"]
+    model = _stack(asked) if isinstance(asked, dict) else load_catalog().models[asked]
     if "layers" in question:
         (group,) = model.layers
         model = replace(model, layers=(replace(group, count=question["layers"]),))
