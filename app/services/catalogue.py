@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeVar
 
 from app.catalog.codec import (
+    ParsedModel,
     hardware_from_json,
     hardware_to_json,
     mark_entered,
@@ -23,9 +25,8 @@ from app.catalog.codec import (
 from app.catalog.names import UnknownName
 from app.domain.errors import InvalidInput, UnsupportedArchitecture
 from app.domain.hardware import HardwareProfile
-from app.domain.memory import kv_bytes_per_token
 from app.domain.model import ModelSpec
-from app.domain.parameters import ParameterCount, count_parameters
+from app.domain.parameters import ParameterCount, count_parameters, kv_elements_per_token
 from app.domain.precision import PRECISIONS
 from app.importers.registry import IMPORTERS
 from app.services.context import Context
@@ -83,7 +84,7 @@ class ModelEntry:
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
     """What a model weighs. `parameters` is None where its layers cannot be counted, `kv_bytes` (of one token, bf16)
-    where it has no cache that grows with the context."""
+    where it has no cache that grows with the context, or none that is known."""
 
     parameters: ParameterCount | None
     kv_bytes: float | None
@@ -108,7 +109,7 @@ def list_hardware(
         entry
         for entry in all_hardware(ctx)
         if (vendor is None or entry.profile.vendor.casefold() == vendor.strip().casefold())
-        and _matches(text, _hardware_words(entry.profile))
+        and hardware_matches(entry.profile, text)
     ]
     return _page(found, limit, cursor)
 
@@ -160,19 +161,25 @@ def save_hardware(ctx: Context, data: Mapping[str, Any], *, id_: str | None = No
     return _hardware_entry(row)
 
 
-def copy_hardware(ctx: Context, source: str, *, name: str, id_: str | None = None) -> HardwareEntry:
+def copy_hardware(
+    ctx: Context, source: str, *, name: str, id_: str | None = None, data: Mapping[str, Any] | None = None
+) -> HardwareEntry:
     """A team's own copy of any profile, under a new name and (by default) an id made of it.
 
-    Raises InvalidInput (at `copy_of` for a source that is not known) or Conflict.
+    `data` is the profile as edited on the way, in the catalogue's shape; what differs from the source is marked as
+    entered. Raises InvalidInput (at `copy_of` for a source that is not known) or Conflict.
     """
     try:
         original = get_hardware(ctx, source).profile
     except LookupError as error:
         raise InvalidInput(("copy_of",), str(error)) from error
     wanted = {"name": name} if id_ is None else {"name": name, "id": id_}
-    data = {**hardware_to_json(original), "aliases": [], "copied_from": original.id}
-    del data["id"]
-    return save_hardware(ctx, {**data, **wanted})
+    whole = {**(hardware_to_json(original) if data is None else data), "copied_from": original.id}
+    if data is None:
+        whole["aliases"] = []
+    whole.pop("id", None)
+    profile = mark_entered(original, hardware_from_json({**whole, **wanted}, loc=()))
+    return save_hardware(ctx, hardware_to_json(profile))
 
 
 def delete_hardware(ctx: Context, id_: str) -> None:
@@ -211,6 +218,11 @@ def _hardware_entry(row: StoredHardware) -> HardwareEntry:
     return HardwareEntry(profile, row.revision, row.created_at, row.updated_at)
 
 
+def hardware_matches(profile: HardwareProfile, text: str | None) -> bool:
+    """Whether every word of `text` occurs in a name, an alias, the vendor or the architecture."""
+    return _matches(text, _hardware_words(profile))
+
+
 def _hardware_words(profile: HardwareProfile) -> str:
     words = (profile.id, profile.name, profile.vendor, profile.architecture, profile.generation, profile.gfx)
     return " ".join(word for word in (*words, *profile.aliases) if word).casefold()
@@ -234,7 +246,7 @@ def list_models(
     found = [
         entry
         for entry in all_models(ctx)
-        if (kind is None or entry.model.kind == kind) and _matches(text, _model_words(entry.model))
+        if (kind is None or entry.model.kind == kind) and model_matches(entry.model, text)
     ]
     return _page(found, limit, cursor)
 
@@ -271,10 +283,10 @@ def save_model(ctx: Context, data: Mapping[str, Any], *, id_: str | None = None)
                 session=session,
                 model_id=parsed.model.id,
                 name=parsed.model.name,
-                payload=model_to_json(parsed.model),
+                payload=_model_payload(parsed),
                 copied_from=parsed.model.copied_from,
             )
-        return _model_entry(row, parsed.assumptions)
+        return _model_entry(row)
     before = _changeable_model(ctx, id_)
     parsed = model_from_json(_with_id(data, before.id), loc=())
     with ctx.storage.write() as session:
@@ -282,22 +294,26 @@ def save_model(ctx: Context, data: Mapping[str, Any], *, id_: str | None = None)
             session=session,
             model_id=before.id,
             name=parsed.model.name,
-            payload=model_to_json(parsed.model),
+            payload=_model_payload(parsed),
             expected_revision=revision,
         )
-    return _model_entry(row, parsed.assumptions)
+    return _model_entry(row)
 
 
-def copy_model(ctx: Context, source: str, *, name: str, id_: str | None = None) -> ModelEntry:
-    """A team's own copy of any model. Errors as for `copy_hardware`."""
+def copy_model(
+    ctx: Context, source: str, *, name: str, id_: str | None = None, data: Mapping[str, Any] | None = None
+) -> ModelEntry:
+    """A team's own copy of any model; `data` is the model as edited on the way. Errors as for `copy_hardware`."""
     try:
         original = get_model(ctx, source).model
     except LookupError as error:
         raise InvalidInput(("copy_of",), str(error)) from error
     wanted = {"name": name} if id_ is None else {"name": name, "id": id_}
-    data = {**model_to_json(original), "aliases": [], "copied_from": original.id}
-    data.pop("id", None)
-    return save_model(ctx, {**data, **wanted})
+    whole = {**(model_to_json(original) if data is None else data), "copied_from": original.id}
+    if data is None:
+        whole["aliases"] = []
+    whole.pop("id", None)
+    return save_model(ctx, {**whole, **wanted})
 
 
 def delete_model(ctx: Context, id_: str) -> None:
@@ -344,9 +360,11 @@ def model_sizes(model: ModelSpec) -> ModelSizes:
         parameters = count_parameters(model)
     except UnsupportedArchitecture:
         parameters = None
-    has_cache = any(True for _ in model.attention_groups())
-    cached = float(kv_bytes_per_token(model, PRECISIONS["bf16"].element_bytes)) if has_cache else None
-    return ModelSizes(parameters, cached)
+    try:
+        cached = kv_elements_per_token(model) * PRECISIONS["bf16"].element_bytes
+    except UnsupportedArchitecture:
+        cached = 0.0
+    return ModelSizes(parameters, cached or None)
 
 
 def _sizes_json(model: ModelSpec) -> dict[str, Any]:
@@ -380,8 +398,14 @@ def _own_model(ctx: Context, id_: str) -> ModelEntry | None:
     return None if row is None else _model_entry(row)
 
 
-def _model_entry(row: StoredModel, assumptions: tuple[str, ...] = ()) -> ModelEntry:
+def _model_payload(parsed: ParsedModel) -> dict[str, Any]:
+    # What was filled in looks like what was given once it is stored, so the list of it is kept beside.
+    return {**model_to_json(parsed.model), "assumptions": list(parsed.assumptions)}
+
+
+def _model_entry(row: StoredModel) -> ModelEntry:
     model = model_from_json(row.payload, loc=("model",)).model
+    assumptions = tuple(map(str, row.payload.get("assumptions", ())))
     return ModelEntry(model, row.revision, row.created_at, row.updated_at, assumptions)
 
 
@@ -524,7 +548,8 @@ def _refuse_taken(id_: str, resolve: Callable[[str], Any]) -> None:
 
 
 def _matches(text: str | None, words: str) -> bool:
-    return not text or all(word in words for word in text[:500].casefold().split())
+    """Whether every word of `text` occurs; dashes and underscores part words, as names are spelled with either."""
+    return not text or all(word in words for word in re.split(r"[\s_-]+", text[:500].casefold()))
 
 
 def _by_name(entry: _Named) -> tuple[str, str]:

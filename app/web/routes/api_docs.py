@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 
+from app.importers.native import RUN_SCHEMA
 from app.web import rendering
 from app.web.deps import Ctx
 from app.web.errors import KINDS, FiniteJSONResponse
@@ -23,6 +24,18 @@ OPENAPI_URL: Final = "/api/openapi.json"
 def openapi_json(request: Request) -> Response:
     """The OpenAPI 3.1 description."""
     return FiniteJSONResponse(request.app.openapi())
+
+
+@router.get(
+    "/api/v1/schema/run.json",
+    tags=["formats"],
+    summary="JSON Schema of our own run format",
+    responses={200: {"content": {"application/schema+json": {"schema": {"type": "object"}}}}},
+    response_class=FiniteJSONResponse,
+)
+def run_schema() -> Response:
+    """The schema of files that a harness of your own can write; uploads of that format are checked against it."""
+    return FiniteJSONResponse(RUN_SCHEMA, media_type="application/schema+json")
 
 
 @router.get("/api/docs", include_in_schema=False)

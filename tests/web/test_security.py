@@ -1,0 +1,293 @@
+"""What stands in front of the routes: headers, same origin, rate limits, body caps, strict JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.main import create_app
+from app.settings import RateLimits, Settings
+from app.web.deps import client_address
+from app.web.routes import ROUTERS
+from app.web.security import NotStrictJson, TokenBuckets, check_json
+
+GEMM = {"hardware": "nvidia-h100-sxm", "op": {"op": "gemm", "m": 64, "n": 64, "k": 64}}
+OP = "/api/v1/estimates/op"
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='; "
+    "style-src-attr 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self'; font-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+
+class Clock:
+    """A monotonic clock that stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def client_of(settings: Settings, clock: Clock | None = None) -> TestClient:
+    return TestClient(create_app(settings, clock=clock or Clock()), follow_redirects=False)
+
+
+# ---- headers --------------------------------------------------------------------------------------------------------
+
+
+def plain_addresses() -> list[str]:
+    """Every address that can be opened without knowing an id."""
+    found = {route.path for router in ROUTERS for route in router.routes if "GET" in (route.methods or ())}
+    return sorted({path for path in found if "{" not in path} | {"/nothing/here", "/static/css/app.css"})
+
+
+@pytest.mark.parametrize("path", plain_addresses())
+def test_every_answer_carries_the_headers(client: TestClient, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code < 500
+    assert answer.headers["content-security-policy"] == POLICY
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] in ("same-origin", "no-referrer")
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+    assert "camera=()" in answer.headers["permissions-policy"]
+    assert answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("path", plain_addresses())
+def test_pages_have_no_inline_script_or_foreign_file(client: TestClient, path: str) -> None:
+    answer = client.get(path)
+    if not answer.headers["content-type"].startswith("text/html"):
+        return
+    text = answer.text.lower()
+    for chunk in text.split("<script")[1:]:
+        tag = chunk.partition(">")[0]
+        assert "src=" in tag or 'type="application/json"' in tag, tag
+        assert "//" not in tag
+    for attribute in (" onclick=", " onload=", " onerror=", " onchange=", " hx-on", "javascript:"):
+        assert attribute not in text
+
+
+def test_head_is_get_without_the_body(client: TestClient) -> None:
+    for path in ("/healthz", "/api/docs", "/static/css/app.css"):
+        answer = client.head(path)
+        assert answer.status_code == 200
+        assert answer.content == b""
+
+
+# ---- same origin ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "allowed"),
+    [
+        ({}, True),
+        ({"Sec-Fetch-Site": "same-origin"}, True),
+        ({"Sec-Fetch-Site": "none"}, True),
+        ({"Sec-Fetch-Site": "cross-site"}, False),
+        ({"Sec-Fetch-Site": "same-site"}, False),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "http://testserver"}, False),
+        ({"Origin": "http://testserver"}, True),
+        ({"Origin": "http://evil.example"}, False),
+        ({"Origin": "null"}, False),
+        ({"Origin": "http://testserver:81"}, False),
+        ({"Sec-Fetch-Site": "cross-site", "Authorization": "Bearer abc"}, True),
+        ({"Sec-Fetch-Site": "cross-site", "Authorization": "Bearer abc", "Cookie": "a=b"}, False),
+    ],
+)
+def test_a_change_must_come_from_our_own_pages(client: TestClient, headers: dict[str, str], allowed: bool) -> None:
+    answer = client.post(OP, json=GEMM, headers=headers)
+    assert answer.status_code == (200 if allowed else 403)
+    if not allowed:
+        assert answer.json()["type"] == "/api/docs#problem-cross-site"
+
+
+def test_reading_is_not_restricted(client: TestClient) -> None:
+    assert client.get("/api/v1/formats", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 200
+
+
+def test_the_public_address_counts_where_there_is_one(settings: Settings) -> None:
+    client = client_of(replace(settings, public_url="https://bytebound.example.org/tools"))
+    ours = client.post(OP, json=GEMM, headers={"Origin": "https://bytebound.example.org"})
+    inner = client.post(OP, json=GEMM, headers={"Origin": "http://testserver"})
+    assert (ours.status_code, inner.status_code) == (200, 403)
+
+
+# ---- body caps ------------------------------------------------------------------------------------------------------
+
+
+def pieces(size: int) -> Iterator[bytes]:
+    for _ in range(size // 1000):
+        yield b" " * 1000
+
+
+@pytest.mark.parametrize("path", ["/api/v1/runs", "/runs", OP, "/api/v1/hardware", "/nothing/here"])
+def test_a_body_that_announces_more_than_the_cap_is_refused_unread(settings: Settings, path: str) -> None:
+    client = client_of(replace(settings, max_upload_bytes=5000))
+    answer = client.post(path, content=b" " * 6000, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 413
+    assert "5000 bytes" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/api/v1/runs", OP, "/api/v1/hardware"])
+def test_a_body_without_a_length_is_counted_as_it_comes(settings: Settings, path: str) -> None:
+    client = client_of(replace(settings, max_upload_bytes=5000))
+    answer = client.post(path, content=pieces(6000), headers={"Content-Type": "application/json"})
+    assert "content-length" not in answer.request.headers
+    assert answer.status_code == 413
+
+
+def test_only_uploads_may_be_large(settings: Settings) -> None:
+    client = client_of(settings)
+    large = b'{"a": "' + b"x" * (4 * 2**20) + b'"}'
+    assert client.post(OP, content=large, headers={"Content-Type": "application/json"}).status_code == 413
+    upload = client.post("/api/v1/runs?filename=a.json", content=large)
+    assert upload.status_code == 422  # read in full, and not a benchmark
+
+
+def test_a_content_length_that_is_no_number_is_no_way_around(settings: Settings) -> None:
+    client = client_of(replace(settings, max_upload_bytes=5000))
+    headers = {"Content-Type": "application/json", "Content-Length": "9" * 400}
+    assert client.post(OP, content=b"{}", headers=headers).status_code == 413
+
+
+# ---- strict JSON ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"hardware": ', "line 1"),
+        (b"", None),
+        (b"[" * 100_000, "nested deeper"),
+        (b'{"a":' * 70 + b"1" + b"}" * 70, "nested deeper"),
+        (b'{"a": NaN}', "NaN"),
+        (b'{"a": -Infinity}', "-Infinity"),
+        (b'{"a": 1e999}', "larger than"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "thousands of digits"),
+        (b'{"a": 1, "a": 2}', "twice"),
+        (b'{"a": "\\ud800"}', "half a character"),
+        (b'{"a": "\xff"}', "UTF-8"),
+        (b"\xef\xbb\xbf{}", "byte order mark"),
+    ],
+)
+def test_a_body_that_is_no_strict_json_is_malformed(client: TestClient, body: bytes, words: str | None) -> None:
+    answer = client.post(OP, content=body, headers={"Content-Type": "application/json"})
+    if words is None:
+        assert answer.status_code == 422
+        return
+    assert answer.status_code == 400
+    assert answer.json()["type"] == "/api/docs#problem-malformed"
+    assert words in answer.json()["detail"]
+
+
+def test_what_json_allows_is_let_through() -> None:
+    check_json(b'{"a": [1, -2.5e-3, null, true, "\\ud83d\\ude00", "\\\\ud800"], "b": {"a": {}}}')
+    check_json(b'{"a":' * 63 + b"1" + b"}" * 63)
+    check_json(b'"text"')
+    with pytest.raises(NotStrictJson):
+        check_json(b'{"a":' * 65 + b"1" + b"}" * 65)
+
+
+@pytest.mark.parametrize("content_type", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp"])
+def test_another_content_type_is_refused_with_the_right_one(client: TestClient, content_type: str) -> None:
+    answer = client.post(OP, content=b'{"hardware": "h"}', headers={"Content-Type": content_type})
+    assert answer.status_code == 415
+    assert "application/json" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "Application/JSON; charset=utf-8", "application/x+json"])
+def test_json_by_any_of_its_names(client: TestClient, content_type: str) -> None:
+    answer = client.post(OP, content=b'{"hardware": "h"}', headers={"Content-Type": content_type})
+    assert answer.status_code == 422
+
+
+# ---- rate limits ----------------------------------------------------------------------------------------------------
+
+
+def test_a_bucket_refills_steadily(clock: Clock) -> None:
+    bucket = TokenBuckets(60, clock)
+    assert [bucket.take("a") for _ in range(60)] == [0.0] * 60
+    assert bucket.take("a") == pytest.approx(1.0)
+    assert bucket.take("b") == 0.0
+    clock.now += 0.25
+    assert bucket.take("a") == pytest.approx(0.75)
+    clock.now += 0.75
+    assert bucket.take("a") == 0.0
+    assert bucket.take("a") > 0
+    clock.now += 3600
+    assert [bucket.take("a") for _ in range(60)] == [0.0] * 60
+    assert bucket.take("a") > 0
+
+
+def test_buckets_of_many_clients_take_bounded_memory(clock: Clock) -> None:
+    bucket = TokenBuckets(60, clock, most=100)
+    for client in range(1000):
+        bucket.take(str(client))
+    assert len(bucket._buckets) <= 100
+    clock.now += 60
+    bucket.take("one more")
+    assert len(bucket._buckets) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "limits"),
+    [
+        ("POST", OP, RateLimits(1000, 3, 1000)),
+        ("GET", "/explore", RateLimits(1000, 3, 1000)),
+        ("POST", "/api/v1/runs", RateLimits(3, 1000, 1000)),
+        ("GET", "/s/abcdefgh", RateLimits(1000, 1000, 3)),
+        ("GET", "/api/v1/shares/abcdefgh", RateLimits(1000, 1000, 3)),
+    ],
+)
+def test_the_fourth_of_three_is_refused(
+    settings: Settings, clock: Clock, method: str, path: str, limits: RateLimits
+) -> None:
+    client = client_of(replace(settings, rate_limits=limits), clock)
+    statuses = [client.request(method, path).status_code for _ in range(4)]
+    assert 429 not in statuses[:3]
+    assert statuses[3] == 429
+    refused = client.request(method, path)
+    assert refused.headers["retry-after"] == "21"  # 3 a minute is one every 20 s
+    assert client.get("/healthz").status_code == 200
+    clock.now += 21
+    assert client.request(method, path).status_code != 429
+
+
+def test_zero_switches_a_limit_off(settings: Settings, clock: Clock) -> None:
+    client = client_of(replace(settings, rate_limits=RateLimits(0, 0, 0)), clock)
+    assert {client.post(OP, json=GEMM).status_code for _ in range(20)} == {200}
+
+
+# ---- who asks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "trusted", "counted"),
+    [
+        ("192.0.2.1", None, (), "192.0.2.1"),
+        ("192.0.2.1", "198.51.100.7", (), "192.0.2.1"),
+        ("10.0.0.1", "198.51.100.7", ("10.0.0.0/8",), "198.51.100.7"),
+        ("10.0.0.1", "203.0.113.9, 198.51.100.7", ("10.0.0.0/8",), "198.51.100.7"),
+        ("10.0.0.1", "203.0.113.9, 198.51.100.7, 10.0.0.2", ("10.0.0.0/8",), "198.51.100.7"),
+        ("10.0.0.1", None, ("10.0.0.0/8",), "10.0.0.1"),
+        ("10.0.0.1", "no address", ("10.0.0.0/8",), "no address"),
+        ("2001:db8::1:2:3:4", None, (), "2001:db8::"),
+        ("::ffff:192.0.2.1", None, (), "192.0.2.1"),
+    ],
+)
+def test_the_address_that_limits_count_by(
+    peer: str, forwarded: str | None, trusted: tuple[str, ...], counted: str
+) -> None:
+    headers = [] if forwarded is None else [(b"x-forwarded-for", forwarded.encode())]
+    assert client_address({"type": "http", "client": (peer, 1), "headers": headers}, trusted) == counted
