@@ -409,6 +409,11 @@ def _model_entry(row: StoredModel) -> ModelEntry:
     return ModelEntry(model, row.revision, row.created_at, row.updated_at, assumptions)
 
 
+def model_matches(model: ModelSpec, text: str | None) -> bool:
+    """Whether every word of `text` occurs in a name, an alias, the family, the repository name or the kind."""
+    return _matches(text, _model_words(model))
+
+
 def _model_words(model: ModelSpec) -> str:
     words = (model.id, model.name, model.family, model.hf_id, model.kind)
     return " ".join(word for word in (*words, *model.aliases) if word).casefold()
