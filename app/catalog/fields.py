@@ -15,7 +15,8 @@ Loc: TypeAlias = tuple[str | int, ...]
 
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,98}[a-z0-9])?")
 MAX_TEXT = 4000
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+"""What no text may hold: control characters, and those that are invisible or turn the direction of what follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,13 @@ class Fields:
             raise self.fail(key, "contains control characters")
         return value
 
+    def line(self, key: str, limit: int) -> str | None:
+        """Text of one line, as names are."""
+        value = self.text(key, limit)
+        if value is not None and ("\n" in value or "\t" in value):
+            raise self.fail(key, "contains a line break or tab: write it on one line")
+        return value
+
     def number(self, key: str, allowed: Range) -> float | None:
         value = self.data.get(key)
         if value is None:
@@ -148,6 +156,8 @@ class Fields:
                 raise InvalidInput((*self.loc, key, i), f"expected text, got {json_type(value)}")
             if len(value) > MAX_TEXT:
                 raise InvalidInput((*self.loc, key, i), f"is {len(value)} characters long: at most {MAX_TEXT}")
+            if _CONTROL.search(value):
+                raise InvalidInput((*self.loc, key, i), "contains control characters")
             found.append(value)
         return tuple(found)
 

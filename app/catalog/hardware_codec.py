@@ -39,7 +39,12 @@ _TOP = (
     "accumulate_note", "tile_facts", "aliases", "notes", "sources", "copied_from",
 )
 # fmt: on
-_READ_ONLY = ("shipped",)  # the API adds it to answers; an edited answer may be sent back
+_READ_ONLY = (
+    "shipped",
+    "revision",
+    "created_at",
+    "updated_at",
+)  # the API adds it to answers; an edited answer may be sent back
 _PEAK = ("flop_per_s", "memory_bandwidth_bytes_per_s", "exponentials_per_s")
 _ACHIEVABLE = ("flop_per_s", "memory_bandwidth_bytes_per_s", "scale_up_bus_bandwidth_bytes_per_s", "note")
 _SCALE_UP = (
@@ -109,7 +114,7 @@ def hardware_from_json(
     """
     fields = Fields(data, as_loc(loc), [*_TOP, *_READ_ONLY], _HINTS)
     fields.require("name", "give the device a name")
-    name = fields.text("name", 200) or ""
+    name = fields.line("name", 200) or ""
     if shipped:
         fields.require("id", "a shipped profile is found by its id")
     fields.flag("shipped")
@@ -271,7 +276,7 @@ def _scale_up(fields: Fields) -> Link | None:
             f"a pair cannot get {pair:g} when the device has {bandwidth:g} one way: is one of them bidirectional?",
         )
     return Link(
-        name=part.text("name", 200) or "scale-up link",
+        name=part.line("name", 200) or "scale-up link",
         bandwidth=bandwidth,
         peer_to_peer=pair,
         domain_size=part.integer("domain_size", 1, 1_000_000),
@@ -286,7 +291,7 @@ def _scale_out(fields: Fields) -> Link | None:
         return None
     part = Fields(fields.data["scale_out"], fields.at("scale_out"), _SCALE_OUT, _HINTS)
     return Link(
-        name=part.text("name", 200) or "network",
+        name=part.line("name", 200) or "network",
         bandwidth=part.number("bandwidth_bytes_per_s", LINK_RATE),
         note=part.text("note"),
     )

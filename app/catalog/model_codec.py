@@ -52,7 +52,18 @@ _TOP = (
     "read", "copied_from",
 )
 # fmt: on
-_READ_ONLY = ("shipped", "params_total", "params_active", "kv_bytes_per_token", "assumptions")
+_READ_ONLY = (
+    "shipped",
+    "revision",
+    "created_at",
+    "updated_at",
+    "params_total",
+    "params_active",
+    "params_counted",
+    "kv_bytes_per_token",
+    "estimable",
+    "assumptions",
+)
 # fmt: off
 _OBJECTS = (
     "kv_cache", "cross_layer_kv_sharing", "linear_layers", "sparse_attention", "mtp", "vision", "audio",
@@ -137,7 +148,7 @@ class _ModelReader:
         if self.shipped:
             f.require("id", "a shipped model is found by its id")
             f.require("name", "give the model a name")
-        name = f.text("name", 200) or f.text("hf_id", 200) or "unnamed model"
+        name = f.line("name", 200) or f.text("hf_id", 200) or "unnamed model"
         self.has_moe = f.has("moe")
         kind = f.choice("kind", KINDS)
         if kind is None:

@@ -40,9 +40,6 @@ from app.storage.records import MAX_PAGE, Page, StoredHardware, StoredModel, Sto
 
 DEFAULT_LIMIT: Final = 50
 
-READ_ONLY: Final = ("shipped", "revision", "created_at", "updated_at")
-"""Members of answers that an edited answer may send back; they are not part of the entry."""
-
 
 @dataclass(frozen=True, slots=True)
 class HardwareEntry:
@@ -134,7 +131,7 @@ def save_hardware(ctx: Context, data: Mapping[str, Any], *, id_: str | None = No
     `data` has the catalogue's shape; a `revision` in it must be the stored one. Raises InvalidInput for what cannot be
     a profile, NotFound for an `id_` that nobody stored, Conflict for a shipped id, a taken name or an old revision.
     """
-    revision, data = _split(data)
+    revision = _revision(data)
     if id_ is None:
         profile = hardware_from_json(data, loc=())
         _refuse_taken(profile.id, ctx.catalog.resolve_hardware)
@@ -274,7 +271,7 @@ def save_model(ctx: Context, data: Mapping[str, Any], *, id_: str | None = None)
         raise InvalidInput(
             ("hf_config",), "a Hugging Face config.json is not read yet: give hidden_size, num_layers and so on"
         )
-    revision, data = _split(data)
+    revision = _revision(data)
     if id_ is None:
         parsed = model_from_json(data, loc=())
         _refuse_taken(parsed.model.id, ctx.catalog.resolve_model)
@@ -526,12 +523,12 @@ def _stamps(entry: _Stored) -> dict[str, Any]:
     }
 
 
-def _split(data: Mapping[str, Any]) -> tuple[int | None, dict[str, Any]]:
-    """The revision that an edited answer was made from, and the entry without what only answers have."""
+def _revision(data: Mapping[str, Any]) -> int | None:
+    """The revision that an edited answer was made from."""
     revision = data.get("revision")
     if revision is not None and (isinstance(revision, bool) or not isinstance(revision, int)):
         raise InvalidInput(("revision",), "expected the whole number that the entry was answered with")
-    return revision, {key: value for key, value in data.items() if key not in READ_ONLY}
+    return revision
 
 
 def _with_id(data: Mapping[str, Any], id_: str) -> dict[str, Any]:

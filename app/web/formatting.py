@@ -80,7 +80,7 @@ _TIME_FROM: Final = (0.0, 1e-6, 1e-3, 1.0, 600.0, 7200.0, 3 * 86400.0)
 _LARGE_COUNTS: Final = ((1e6, "million"), (1e9, "billion"), (1e12, "trillion"), (1e15, "quadrillion"))
 _EXACT_COUNT_BELOW: Final = 1e7
 
-_WITH_DECIMAL_PREFIX: Final = frozenset({"B/s", "FLOP", "FLOP/s", "W", "J", "Hz", "bit/s", "1/s exp"})
+_WITH_DECIMAL_PREFIX: Final = frozenset({"B/s", "FLOP", "FLOP/s", "OP/s", "W", "J", "Hz", "bit/s", "exp/s"})
 _WITHOUT_PREFIX: Final = frozenset({"1", "", "FLOP/B", "°C", "USD", "requests/s", "samples/s", "steps/s"})
 _ALIASES: Final = {"1/s": "per s", "count": "", "flop": "FLOP", "bytes": "B", "seconds": "s"}
 
