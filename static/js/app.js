@@ -476,13 +476,23 @@
 
   // ---- htmx ----
 
+  // A request that overtakes another ends the older one later than it began itself, so they are counted per region.
+  var underway = new WeakMap(); // target -> number of requests
+  var counted = new WeakMap(); // request context -> target
+
   document.addEventListener("htmx:before:request", function (event) {
     var target = event.detail.ctx && event.detail.ctx.target;
-    if (target && target.setAttribute && target !== document.body) target.setAttribute("aria-busy", "true");
+    if (!target || !target.setAttribute || target === document.body || counted.has(event.detail.ctx)) return;
+    counted.set(event.detail.ctx, target);
+    underway.set(target, (underway.get(target) || 0) + 1);
+    target.setAttribute("aria-busy", "true");
   });
   document.addEventListener("htmx:finally:request", function (event) {
-    var target = event.detail.ctx && event.detail.ctx.target;
-    if (target && target.removeAttribute) target.removeAttribute("aria-busy");
+    var target = event.detail.ctx && counted.get(event.detail.ctx);
+    if (!target) return;
+    counted.delete(event.detail.ctx);
+    underway.set(target, underway.get(target) - 1);
+    if (!underway.get(target)) target.removeAttribute("aria-busy");
   });
   document.addEventListener("htmx:error", function (event) {
     if (event.detail.ctx) {
@@ -519,7 +529,7 @@
   var wide = window.matchMedia("(min-width: 64em)");
   function foldSheets() {
     all("details[data-sheet]").forEach(function (sheet) {
-      sheet.open = wide.matches || sheet.querySelector(".field-bad") !== null;
+      sheet.open = wide.matches || sheet.querySelector(".field-error:not(:empty)") !== null;
       sheet.dataset.ready = "yes";
     });
   }

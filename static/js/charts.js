@@ -258,6 +258,12 @@
     var plot = canvas.querySelector(".cartesianlayer .bg, .plotbg rect, .nsewdrag");
     var frame = canvas.getBoundingClientRect();
     var area = plot ? plot.getBoundingClientRect() : frame;
+    canvas.querySelectorAll(".bartext-outside").forEach(function (label) {
+      label.style.translate = "";
+      var box = label.getBoundingClientRect();
+      var over = Math.min(0, frame.right - 2 - box.right);
+      if (over) label.style.translate = over + "px 0";
+    });
     var labels = Array.from(canvas.querySelectorAll(".annotation-text-g, .textpoint text"));
     if (!labels.length || labels.length > 60 || !frame.width) return;
     var placed = [];
