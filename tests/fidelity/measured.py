@@ -11,8 +11,8 @@ where the number was read (`source`, a key of the file's `sources`). Questions:
 
 Choices made in reading them: times printed as rates are converted back by the source's own formula; a context that
 grows is its mean; recomputation that a source does not state is taken as none; sharded mixed-precision training is read
-as bf16 weights and gradients; a quantised file's weights have the average bits of the file. All of these lower the
-bound. In-switch reduction is taken where the source used or may have used it.
+as bf16 weights and gradients; a quantised file's weights have the average bits of the file. None of these raises
+the bound. In-switch reduction is taken where the source used or may have used it.
 """
 
 from __future__ import annotations
