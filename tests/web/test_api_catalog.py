@@ -252,6 +252,19 @@ def test_every_shipped_entry_can_be_opened(client: TestClient) -> None:
             assert client.get(f"/api/v1/{kind}/{item['id']}").json()["id"] == item["id"]
 
 
+def test_an_answer_can_be_sent_back_as_an_object(client: TestClient) -> None:
+    created(client, "/api/v1/models", OWN_MODEL)
+    for hardware, model in ((H100, "llama-3.1-8b"), (created(client, "/api/v1/hardware", OWN)["id"], "lab-1b")):
+        body = {
+            "hardware": client.get(f"/api/v1/hardware/{hardware}").json(),
+            "model": client.get(f"/api/v1/models/{model}").json(),
+        }
+        inline = client.post("/api/v1/estimates/bound", json=body)
+        by_name = client.post("/api/v1/estimates/bound", json={"hardware": hardware, "model": model})
+        assert inline.status_code == 200, inline.text
+        assert inline.json()["bound_s"] == by_name.json()["bound_s"]
+
+
 # ---- workloads and formats ------------------------------------------------------------------------------------------
 
 
