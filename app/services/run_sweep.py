@@ -93,9 +93,9 @@ def _times_of(ctx: Context, run: StoredRun) -> list[tuple[str, float, float | No
     rows = analyse_run(run.parsed, hardware, model, stated_fields(ctx, run)).rows
     if rows:
         return [(row.what, row.measured, row.bound) for row in rows]
-    mode = run.parsed.workload.mode
+    mode = run.parsed.workload.mode or ""
     wanted = ("decode", "prefill") if mode == "serve" else (mode,) if mode in _TIMES else ()
-    times = []
+    times: list[tuple[str, float, float | None]] = []
     for what in wanted:
         values = [run.parsed.value(name, "mean", None, "p50") for name in _TIMES[what]]
         value = next((v for v in values if v is not None and v > 0), None)
@@ -106,20 +106,14 @@ def _times_of(ctx: Context, run: StoredRun) -> list[tuple[str, float, float | No
 
 def _sweep(what: str, points: Sequence[tuple[StoredRun, float, float | None]]) -> Sweep | None:
     series = [dict(run.parsed.series) for run, _, _ in points]
-    numbers = {
-        key: {s[key] for s in series if isinstance(s.get(key), (int, float))}
-        for key in dict.fromkeys(sum(map(list, series), []))
-    }
+    keys = list(dict.fromkeys(key for told in series for key in told))
+    numbers = {key: {s[key] for s in series if isinstance(s.get(key), (int, float))} for key in keys}
     varying = [key for key, values in numbers.items() if len(values) > 1]
     if not varying:
         return None
     rank = {key: place for place, key in enumerate(X_PREFERENCE)}
     x_key = max(varying, key=lambda key: (len(numbers[key]), -rank.get(key, len(rank))))
-    others = [
-        key
-        for key in dict.fromkeys(sum(map(list, series), []))
-        if key not in (x_key, "test") and len({str(s.get(key)) for s in series}) > 1
-    ]
+    others = [key for key in keys if key not in (x_key, "test") and len({str(s.get(key)) for s in series}) > 1]
     lines: dict[str, list[SweepPoint]] = {}
     for (run, time, bound), told in zip(points, series, strict=True):
         x = told.get(x_key)

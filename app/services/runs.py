@@ -129,6 +129,17 @@ class MetricRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BaselineRow:
+    """A metric of the run beside its baseline's. `change` is how much better (above 0) or worse the run is."""
+
+    key: str
+    unit: str
+    value: float
+    baseline: float
+    change: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunView:
     """A run as its page and the API show it."""
 
@@ -142,6 +153,23 @@ class RunView:
     not_reported: tuple[str, ...]
     siblings: tuple[RunSummary, ...]
     baseline: RunSummary | None
+
+    @property
+    def against_baseline(self) -> tuple[BaselineRow, ...]:
+        """Headline metrics that both report and that have a better direction."""
+        if self.baseline is None:
+            return ()
+        rows = []
+        for key, value in self.run.headline.items():
+            before = self.baseline.headline.get(key)
+            name = key.partition(".")[0]
+            if before is None or name not in LOWER_IS_BETTER | HIGHER_IS_BETTER:
+                continue
+            change = None
+            if before:
+                change = (before - value if name in LOWER_IS_BETTER else value - before) / abs(before)
+            rows.append(BaselineRow(key, METRIC_UNITS[name], value, before, change))
+        return tuple(rows)
 
     @property
     def parallel(self) -> dict[str, Any]:
@@ -395,7 +423,8 @@ def _list_item(ctx: Context, run: RunSummary) -> RunListItem:
 class RunPatch(Contract):
     """What may be changed of a run; fields left out stay. null unlinks, and takes back what was stated.
 
-    `workload` replaces all stated workload fields (or names a saved workload); `parallel` changes only the layout.
+    `workload` as an object replaces the stated fields, which go over those of a linked saved workload; as text it links
+    a saved one; null drops both. `parallel` changes only the layout.
     """
 
     name: str | None = None
@@ -433,8 +462,9 @@ def update_run(ctx: Context, run_id: str, patch: RunPatch) -> RunView:
         changes["is_baseline"] = bool(patch.is_baseline)
     if "workload" in given:
         stated = stated_workload(ctx, patch.workload)
-        changes["workload_id"] = stated.workload_id
         changes["workload_overrides"] = dict(stated.overrides or {})
+        if not isinstance(patch.workload, dict):
+            changes["workload_id"] = stated.workload_id
     with ctx.storage.write() as session:
         if "parallel" in given:
             current = runs.get_run(session=session, run_id=run_id)
@@ -746,7 +776,7 @@ def _unlike(run: StoredRun, baseline: StoredRun) -> list[Finding]:
     return [Finding("unlike-baseline", "warning", f"The two runs are not of the same work: {said}.", fields)]
 
 
-def known_models_and_hardware(ctx: Context) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def known_names(ctx: Context) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """(id, name) of every profile and of every model a run can be linked to, by name."""
     hardware, models = own_names(ctx)
     profiles = sorted(((p.id, p.name) for p in ctx.catalog.hardware.values()), key=lambda item: item[1].casefold())

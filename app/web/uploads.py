@@ -61,9 +61,9 @@ async def received(request: Request) -> Received:
                 files.append(ReceivedFile("upload", item.encode()))
         form_tags = [text for text in form.getlist("tags") if isinstance(text, str) and text.strip()]
         for name in FIELDS:
-            value = form.get(name)
-            if isinstance(value, str) and value.strip():
-                texts[name] = value
+            given = form.get(name)
+            if isinstance(given, str) and given.strip():
+                texts[name] = given
     finally:
         await form.close()
     if not files:

@@ -5,20 +5,28 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from app.web.routes.api_catalog import router as api_catalog_router
+from app.web.routes.api_comparisons import router as api_comparisons_router
 from app.web.routes.api_docs import router as api_docs_router
 from app.web.routes.api_estimates import router as api_estimates_router
 from app.web.routes.api_runs import router as api_runs_router
+from app.web.routes.comparisons import router as comparisons_router
 from app.web.routes.explore import router as explore_router
 from app.web.routes.home import router as home_router
+from app.web.routes.runs import router as runs_router
 from app.web.routes.service import router as service_router
+from app.web.routes.shares import router as shares_router
 
 ROUTERS: tuple[APIRouter, ...] = (
     home_router,
     explore_router,
+    runs_router,
     service_router,
     api_docs_router,
     api_estimates_router,
     api_catalog_router,
     api_runs_router,
+    comparisons_router,
+    shares_router,
+    api_comparisons_router,
 )
 """Every router of the product. A new family is one import and one line."""

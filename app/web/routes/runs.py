@@ -1,0 +1,693 @@
+"""Pages of runs: the list with its drop zone, a run against its bound, and what people may change of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
+
+from app.charts.run_gap import run_gap
+from app.charts.run_series import SeriesPoint, run_series
+from app.domain.errors import InvalidInput
+from app.domain.precision import PRECISIONS
+from app.domain.run import STATS, Metric
+from app.domain.run_analysis import WHAT_WORDS, BoundRow, share_text
+from app.importers.base import UnreadableUpload
+from app.importers.registry import IMPORTERS
+from app.services import runs
+from app.services.context import Context
+from app.services.examples import remove_examples
+from app.services.run_sweep import Sweep, sweeps_of
+from app.services.runs import RunPatch, RunQuery, RunView
+from app.services.upload_run import UploadOutcome, upload_file
+from app.web import formatting, rendering
+from app.web.deps import Ctx
+from app.web.uploads import ReceivedFile, attachment, received
+
+router = APIRouter(include_in_schema=False)
+
+METRIC_WORDS: Mapping[str, str] = {
+    "ttft_s": "Time to first token (TTFT)",
+    "tpot_s": "Time per output token (TPOT)",
+    "itl_s": "Inter-token latency (ITL)",
+    "e2e_latency_s": "End-to-end latency",
+    "step_time_s": "Step time",
+    "prefill_time_s": "Prefill time",
+    "decode_time_s": "Decode time",
+    "kernel_time_s": "Kernel time",
+    "latency_s": "Latency",
+    "duration_s": "Duration",
+    "requests_per_s": "Requests per second",
+    "goodput_requests_per_s": "Goodput",
+    "request_rate_per_s": "Request rate asked for",
+    "samples_per_s": "Samples per second",
+    "output_tokens_per_s": "Output throughput",
+    "input_tokens_per_s": "Input throughput",
+    "total_tokens_per_s": "Total throughput",
+    "prefill_tokens_per_s": "Prefill throughput",
+    "decode_tokens_per_s": "Decode throughput",
+    "peak_output_tokens_per_s": "Peak output throughput",
+    "tokens_per_s_per_device": "Throughput of a device",
+    "model_flop_per_s_per_device": "Model FLOP/s of a device",
+    "hbm_bytes_per_s": "HBM traffic",
+    "bus_bandwidth_bytes_per_s": "Bus bandwidth",
+    "algorithm_bandwidth_bytes_per_s": "Algorithm bandwidth",
+    "mfu": "MFU",
+    "hfu": "HFU",
+    "mbu": "MBU",
+    "peak_memory_bytes": "Peak memory",
+    "kv_cache_bytes": "KV cache",
+    "weight_bytes": "Weights as stored",
+    "requests_completed": "Requests completed",
+    "requests_failed": "Requests failed",
+    "input_tokens": "Input tokens",
+    "output_tokens": "Output tokens",
+    "concurrency": "Requests in flight",
+    "peak_concurrency": "Most requests in flight",
+    "accepted_tokens_per_step": "Tokens accepted a step",
+    "parameters": "Parameters",
+    "power_w": "Power",
+    "energy_j": "Energy",
+    "loss": "Loss",
+}
+STAT_WORDS: Mapping[str, str] = {
+    "mean": "Mean",
+    "p50": "p50",
+    "p75": "p75",
+    "p90": "p90",
+    "p95": "p95",
+    "p99": "p99",
+    "p999": "p99.9",
+    "min": "Min",
+    "max": "Max",
+    "std": "Std",
+}
+SORTS: tuple[tuple[str, str], ...] = (
+    ("-created_at", "Newest first"),
+    ("created_at", "Oldest first"),
+    ("name", "Name"),
+    ("tpot_s", "Least time per token"),
+    ("ttft_s", "Least time to first token"),
+    ("-output_tokens_per_s", "Most output tokens/s"),
+    ("step_time_s", "Least step time"),
+)
+PAGE = 50
+MOST_SIBLINGS = 200
+
+PRECISION_FIELDS = ("weights", "activations", "kv")
+LAYOUT_FIELDS = ("tp", "pp", "dp", "ep")
+SHAPE_FIELDS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
+    "serve": (
+        ("batch", "Sequences decoded together", "Of one replica; else from Little's law"),
+        ("context_len", "Context in decode", "Tokens in the cache; else from the lengths in the file"),
+    ),
+    "decode": (
+        ("batch", "Batch", "Sequences of one replica"),
+        ("context_len", "Context", "Tokens in the cache"),
+    ),
+    "prefill": (
+        ("batch", "Batch", "Prompts at once"),
+        ("seq_len", "Prompt", "New tokens of a prompt"),
+        ("context_len", "Context", "Tokens in the cache before"),
+    ),
+    "train": (
+        ("batch", "Batch of a replica", "Sequences of one micro-batch"),
+        ("seq_len", "Sequence length", "Tokens of a sequence"),
+    ),
+}
+
+
+# ---- list and upload ------------------------------------------------------------------------------------------------
+
+
+@router.get("/runs")
+def run_list(request: Request, ctx: Ctx) -> HTMLResponse:
+    return _list_page(request, ctx)
+
+
+def _list_page(request: Request, ctx: Context, status: int = 200, **more: Any) -> HTMLResponse:
+    asked = request.query_params
+    query = RunQuery(
+        **{name: asked.get(name, "").strip()[:200] or None for name in ("format", "model", "hardware", "tag", "q")},
+        since=asked.get("since", "").strip()[:40] or None,
+        sort=asked.get("sort", "").strip()[:60] or "-created_at",
+    )
+    cursor = asked.get("cursor", "")[:4000] or None
+    page = runs.list_runs(ctx, query, limit=PAGE, cursor=cursor)
+    facets = runs.facets(ctx)
+    names = {**dict(runs.known_names(ctx)[0]), **dict(runs.known_names(ctx)[1])}
+    chosen = {
+        "format": query.format,
+        "model": query.model,
+        "hardware": query.hardware,
+        "tag": query.tag,
+        "q": query.q,
+        "since": query.since,
+        "sort": None if query.sort == "-created_at" else query.sort,
+    }
+    context: dict[str, Any] = {
+        "query": query,
+        "page": page,
+        "rows": [_list_row(item) for item in page.items],
+        "any_runs": bool(facets.formats),
+        "examples": any(item.run.is_example for item in page.items),
+        "choices": {
+            "format": [("", "Any format"), *((key, f"{key} ({n})") for key, n in facets.formats.items())],
+            "hardware": [
+                ("", "Any device"),
+                *((key, f"{names.get(key, key)} ({n})") for key, n in facets.hardware.items()),
+            ],
+            "model": [("", "Any model"), *((key, f"{names.get(key, key)} ({n})") for key, n in facets.models.items())],
+            "tag": [("", "Any tag"), *((key, f"{key} ({n})") for key, n in facets.tags.items())],
+        },
+        "sorts": SORTS,
+        "next_url": rendering.query("/runs", **chosen, cursor=page.next) if page.next else "",
+        "first_url": rendering.query("/runs", **chosen) if cursor else "",
+        "max_upload": ctx.settings.max_upload_bytes,
+        "formats": [importer.title for importer in IMPORTERS],
+        "base": ctx.settings.public_url or str(request.base_url).rstrip("/"),
+        "answers": (),
+        **more,
+    }
+    return rendering.page(request, "runs.html", context, status, part="runs_list.html")
+
+
+def _list_row(item: runs.RunListItem) -> dict[str, Any]:
+    run = item.run
+    shown = next(
+        ((words, unit, run.headline[key]) for key, words, unit in _HEADLINES if key in run.headline),
+        None,
+    )
+    return {
+        "item": item,
+        "run": run,
+        "measured": None if item.measured is None else formatting.quantity(item.measured, "s"),
+        "headline": None if shown is None else (shown[0], formatting.quantity(shown[2], shown[1])),
+        "created": run.created_at.astimezone(UTC).strftime("%Y-%m-%d"),
+    }
+
+
+_HEADLINES: tuple[tuple[str, str, str], ...] = (
+    ("output_tokens_per_s", "output", "tokens/s"),
+    ("decode_tokens_per_s", "decode", "tokens/s"),
+    ("prefill_tokens_per_s", "prefill", "tokens/s"),
+    ("total_tokens_per_s", "total", "tokens/s"),
+    ("tpot_s.mean", "per token", "s"),
+    ("tpot_s.p50", "per token", "s"),
+    ("step_time_s.mean", "a step", "s"),
+    ("step_time_s", "a step", "s"),
+    ("latency_s.mean", "latency", "s"),
+    ("latency_s", "latency", "s"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FileAnswer:
+    """What one file of an upload came to, for the page."""
+
+    name: str
+    outcome: UploadOutcome | None
+    refusal: UnreadableUpload | None
+
+
+@router.post("/runs")
+async def upload(request: Request, ctx: Ctx) -> Response:
+    """One readable file leads to its run; several, or one that cannot be read, are answered one by one."""
+    found = await received(request)
+    answers = []
+    for file in found.files:
+        answers.append(await run_in_threadpool(_stored, ctx, file, dict(found.fields)))
+    only = answers[0].outcome if len(answers) == 1 else None
+    if only is not None and only.runs:
+        return _redirect(request, f"/runs/{only.runs[0].id}" + ("" if only.created else "?again=1"))
+    readable = any(answer.outcome is not None for answer in answers)
+    context = {"answers": answers, "formats": [importer.title for importer in IMPORTERS]}
+    if rendering.wants_fragment(request):
+        return rendering.fragment(request, "runs_answers.html", context, 200 if readable else 422)
+    return await run_in_threadpool(_list_page, request, ctx, 200 if readable else 422, answers=answers)
+
+
+def _stored(ctx: Context, file: ReceivedFile, fields: dict[str, Any]) -> FileAnswer:
+    name = file.name.replace("\\", "/").rsplit("/", 1)[-1][:120]
+    try:
+        return FileAnswer(name, upload_file(ctx, file.data, file.name, **fields), None)
+    except UnreadableUpload as error:
+        return FileAnswer(name, None, error)
+
+
+def _redirect(request: Request, url: str) -> Response:
+    """A 303 for browsers; htmx and the drop zone are told in a header, so that they load the page themselves."""
+    if rendering.wants_fragment(request):
+        return Response(status_code=200, headers={"HX-Redirect": url, "Vary": rendering.VARY})
+    return RedirectResponse(url, status_code=303)
+
+
+@router.post("/runs/examples/remove")
+def remove_example_runs(request: Request, ctx: Ctx) -> Response:
+    remove_examples(ctx)
+    return _redirect(request, "/runs")
+
+
+# ---- one run --------------------------------------------------------------------------------------------------------
+
+
+@router.get("/runs/{run_id}")
+def run_page(request: Request, ctx: Ctx, run_id: str) -> HTMLResponse:
+    view = runs.get_view(ctx, run_id)
+    context = _run_context(ctx, view) | {"again": request.query_params.get("again") == "1"}
+    return rendering.page(request, "run.html", context, part="run_body.html")
+
+
+@router.get("/runs/{run_id}/raw")
+def run_raw(ctx: Ctx, run_id: str) -> Response:
+    return attachment(*runs.raw_file(ctx, run_id))
+
+
+@router.get("/runs/{run_id}/delete")
+def confirm_delete(request: Request, ctx: Ctx, run_id: str) -> HTMLResponse:
+    view = runs.get_view(ctx, run_id)
+    return rendering.page(request, "run_delete.html", {"view": view})
+
+
+@router.post("/runs/{run_id}/delete")
+def delete(request: Request, ctx: Ctx, run_id: str) -> Response:
+    runs.delete_run(ctx, run_id)
+    return _redirect(request, "/runs")
+
+
+@router.post("/runs/{run_id}")
+async def change(request: Request, ctx: Ctx, run_id: str) -> Response:
+    """The run's forms: `part` says which. An error keeps what was typed and stands beside its field."""
+    form = await request.form(max_files=0, max_fields=60)
+    typed = {key: value.strip()[:12_000] for key, value in form.items() if isinstance(value, str)}
+    return await run_in_threadpool(_change, request, ctx, run_id, typed)
+
+
+def _change(request: Request, ctx: Context, run_id: str, typed: dict[str, str]) -> Response:
+    view = runs.get_view(ctx, run_id)
+    problems: dict[str, str] = {}
+    try:
+        view = runs.update_run(ctx, run_id, _patch(view, typed, problems))
+    except InvalidInput as error:
+        name = str(error.loc[-1]) if error.loc else ""
+        problems[name if name in typed else "general"] = error.reason[:1].upper() + error.reason[1:] + "."
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][-1]) if first["loc"] else ""
+        problems[name if name in typed else "general"] = str(first["msg"])
+    except _NotWhole:
+        pass
+    if not problems and not rendering.wants_fragment(request):
+        return RedirectResponse(f"/runs/{run_id}", status_code=303)
+    context = _run_context(ctx, view, typed if problems else None, problems)
+    if problems:
+        return rendering.page(request, "run.html", context, 422, part="run_body.html")
+    return rendering.fragment(request, "run_body.html", context)
+
+
+class _NotWhole(Exception):
+    """A number of the form cannot be read; its message is noted already."""
+
+
+def _patch(view: RunView, typed: Mapping[str, str], problems: dict[str, str]) -> RunPatch:
+    if typed.get("part") == "about":
+        return RunPatch.model_validate(
+            {
+                "name": typed.get("name", ""),
+                "tags": [typed.get("tags", "")],
+                "notes": typed.get("notes") or None,
+                "baseline": typed.get("baseline") or None,
+                "is_baseline": typed.get("is_baseline") == "1",
+            }
+        )
+    stated = dict(view.run.workload_overrides)
+    mode = _mode(view)
+    for name in ("batch", "seq_len", "context_len"):
+        if any(name == field for field, _, _ in SHAPE_FIELDS[mode]):
+            _set(stated, name, _whole(name, typed, problems))
+    layout = dict(stated.get("parallel") or {})
+    for name in LAYOUT_FIELDS:
+        _set(layout, name, _whole(name, typed, problems))
+    dtypes = dict(stated.get("dtypes") or {})
+    for name in PRECISION_FIELDS:
+        _set(dtypes, name, typed.get(name) or None)
+    _set(stated, "parallel", layout or None)
+    _set(stated, "dtypes", dtypes or None)
+    if "phase" in typed:
+        _set(stated, "phase", typed["phase"] or None)
+    if problems:
+        raise _NotWhole
+    patch: dict[str, Any] = {"workload": stated}
+    for name in ("hardware", "model"):
+        if name in typed:
+            patch[name] = typed[name] or None
+    return RunPatch.model_validate(patch)
+
+
+def _set(fields: dict[str, Any], name: str, value: Any) -> None:
+    if value is None:
+        fields.pop(name, None)
+    else:
+        fields[name] = value
+
+
+def _whole(name: str, typed: Mapping[str, str], problems: dict[str, str]) -> int | None:
+    text = typed.get(name, "").replace(",", "").replace("\u202f", "").replace(" ", "").replace("_", "")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 13:
+        problems[name] = f"{typed[name][:30]!r} is not a whole number: write for example 8, or leave it empty."
+        return None
+    return int(text)
+
+
+def _mode(view: RunView) -> str:
+    mode = view.run.parsed.workload.mode or ""
+    if mode in SHAPE_FIELDS:
+        return mode
+    phase = str(view.stated.get("phase") or "")
+    return phase if phase in SHAPE_FIELDS else "prefill"
+
+
+def _run_context(
+    ctx: Context, view: RunView, typed: Mapping[str, str] | None = None, problems: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """What the run's templates show. `typed` holds a refused form, so that nothing typed is lost."""
+    run, parsed = view.run, view.run.parsed
+    main = view.analysis.main
+    hardware, models = runs.known_names(ctx)
+    sweeps = sweeps_of(ctx, view.siblings)
+    mode = _mode(view)
+    overrides = run.workload_overrides
+    layout = dict(overrides.get("parallel") or {})
+    dtypes = dict(overrides.get("dtypes") or {})
+    values = {
+        "hardware": view.hardware.name if view.hardware else run.hardware_id or "",
+        "model": view.model.name if view.model else run.model_id or "",
+        **{name: layout.get(name, "") for name in LAYOUT_FIELDS},
+        **{name: dtypes.get(name, "") for name in PRECISION_FIELDS},
+        **{name: overrides.get(name, "") for name, _, _ in SHAPE_FIELDS[mode]},
+        "phase": overrides.get("phase", ""),
+        "name": run.name,
+        "tags": ", ".join(run.tags),
+        "notes": parsed.notes or "",
+        "baseline": run.baseline_run_id or "",
+        "is_baseline": "1" if run.is_baseline else "",
+    }
+    return {
+        "view": view,
+        "run": run,
+        "parsed": parsed,
+        "main": main,
+        "values": values | dict(typed or {}),
+        "problems": dict(problems or {}),
+        "saved_part": (typed or {}).get("part", ""),
+        "again": False,
+        "gap": None if main is None else run_gap(main, title=_gap_title(main), caption=_conditions(view, main)),
+        "bound_table": _bound_table(view),
+        "sweeps": [_sweep_chart(sweep) for sweep in sweeps],
+        "siblings": _siblings_table(view) if len(view.siblings) > 1 else None,
+        "sibling_count": len(view.siblings),
+        "metric_groups": [_metric_group(title, rows) for title, rows in view.metric_groups],
+        "not_reported": [_key_words(key) for key in view.not_reported],
+        "facts": _facts(view),
+        "lab_url": _lab_url(view, main),
+        "needs_links": view.hardware is None or view.model is None,
+        "hardware_names": [name for _, name in hardware],
+        "model_names": [name for _, name in models],
+        "shape_fields": SHAPE_FIELDS[mode],
+        "assumed": {} if main is None else _assumed(main),
+        "precisions": [("", "As the file says, or assumed"), *((name, name) for name in PRECISIONS)],
+        "told": {**dict(parsed.workload.dtypes), **dict(parsed.parallel)},
+        "ask_phase": parsed.workload.mode is None or parsed.workload.mode in ("latency", "kernel"),
+        "baseline_rows": _baseline_table(view),
+        "kernel_count": len(parsed.kernels),
+        "kernels": _kernels_table(view) if parsed.kernels else None,
+        "tray_item": {"kind": "run", "id": run.id, "label": run.name},
+    }
+
+
+def _gap_title(row: BoundRow) -> str:
+    if row.contradicts:
+        return "The measured time is below the bound: something stated is wrong"
+    rest = next((part.time for part in row.gap if part.resource == "other"), 0.0)
+    if rest <= 0:
+        return "The bound and missing overlap explain the whole time"
+    return f"{share_text(rest / row.measured)} of the measured time is not explained by the bound"
+
+
+def _conditions(view: RunView, row: BoundRow) -> str:
+    w = row.workload
+    shape = {
+        "decode": f"batch {w.batch:,}, context {w.context_len:,}",
+        "prefill": f"{w.batch:,} × {w.seq_len:,} prompt tokens"
+        + (f" after {w.context_len:,}" if w.context_len else ""),
+        "train": f"batch {w.batch:,} × {w.seq_len:,} tokens",
+    }[row.what]
+    model = view.model.name if view.model else ""
+    hardware = view.hardware.name if view.hardware else ""
+    devices = f"{row.devices:,} × " if row.devices > 1 else ""
+    weights = f"{w.dtypes.weights_bits:.3g}-bit" if w.dtypes.weights_bits is not None else w.dtypes.weights
+    return f"{WHAT_WORDS[row.what]}: {model} on {devices}{hardware}, {shape}, {weights} weights, {w.dtypes.kv} KV cache"
+
+
+def _bound_table(view: RunView) -> dict[str, Any] | None:
+    if not view.analysis.rows:
+        return None
+    rows = []
+    for row in view.analysis.rows:
+        w = row.workload
+        tokens = f"{w.batch:,} × {w.seq_len:,}" if row.what != "decode" else f"{w.batch:,}"
+        rows.append(
+            [
+                {"text": WHAT_WORDS[row.what], "note": row.how},
+                {"value": row.measured, "source": {"kind": "measured", "title": row.measured_from, "note": row.how}},
+                {
+                    "value": row.bound,
+                    "source": {"kind": "computed", "note": "least possible time under what is stated"},
+                },
+                row.serial_bound,
+                row.of_bound,
+                {"resource": row.binding},
+                {"value": row.mfu, "source": {"kind": "computed", "note": f"at the dense {row.mfu_precision} peak"}}
+                if row.mfu is not None
+                else None,
+                {"value": row.mbu, "source": {"kind": "computed", "note": "least bytes over memory bandwidth"}},
+                {"text": tokens},
+                {"text": f"{w.context_len:,}"},
+                {"text": f"{row.devices:,}"},
+            ]
+        )
+    return {
+        "columns": [
+            {"label": "Step", "head": True},
+            {"label": "Measured", "unit": "s"},
+            {"label": "Bound", "unit": "s", "title": "The busiest resource alone"},
+            {"label": "Serial bound", "unit": "s", "title": "Operations one after another"},
+            {"label": "Of bound", "unit": "ratio", "title": "Bound over measured"},
+            {"label": "Binds"},
+            {"label": "MFU", "unit": "ratio"},
+            {"label": "MBU", "unit": "ratio"},
+            {"label": "Batch", "numeric": True},
+            {"label": "Context", "numeric": True},
+            {"label": "Devices", "numeric": True},
+        ],
+        "rows": rows,
+    }
+
+
+def _metric_group(title: str, rows: tuple[runs.MetricRow, ...]) -> dict[str, Any]:
+    stats = [stat for stat in STATS if any(stat in row.stats for row in rows)]
+    plain = any(row.plain is not None for row in rows)
+    lines = []
+    for row in rows:
+        cells = [_metric_cell(row.plain)] if plain else []
+        cells += [_metric_cell(row.stats.get(stat)) for stat in stats]
+        lines.append(
+            {"label": METRIC_WORDS.get(row.name, row.name), "name": row.name, "cells": cells, "better": row.better}
+        )
+    heads = (["Value"] if plain else []) + [STAT_WORDS[stat] for stat in stats]
+    return {"title": title, "heads": heads, "rows": lines}
+
+
+def _metric_cell(metric: Metric | None) -> dict[str, Any] | None:
+    if metric is None:
+        return None
+    unit = "ratio" if metric.name in ("mfu", "hfu", "mbu") else metric.unit
+    written = f"written there as {metric.raw} {metric.raw_unit}".strip() if metric.raw else ""
+    count = f"over {metric.count:,} observations" if metric.count else ""
+    where = f"read from {metric.pointer}" if metric.pointer else "read from the file"
+    note = ", ".join(part for part in (where, written, count) if part)
+    return {
+        "human": formatting.quantity(metric.value, unit),
+        "value": metric.value,
+        "source": {"kind": "measured", "note": note},
+    }
+
+
+def _key_words(key: str) -> str:
+    name, _, stat = key.partition(".")
+    words = METRIC_WORDS.get(name, name)
+    words = words[:1].lower() + words[1:] if words[:1].isupper() and not words[:2].isupper() else words
+    return f"{words} {STAT_WORDS.get(stat, stat)}".strip()
+
+
+def _facts(view: RunView) -> list[tuple[str, str]]:
+    """What the file says about the work and the software, in words."""
+    parsed, w = view.run.parsed, view.run.parsed.workload
+    found: list[tuple[str, Any]] = [
+        ("Kind of run", {"serve": "serving load", "train": "training"}.get(w.mode or "", w.mode)),
+        ("Model in the file", parsed.model_hint),
+        ("Device in the file", parsed.hardware_hint),
+        ("Request rate", "all at once" if w.request_rate == "inf" else _number(w.request_rate, " per s")),
+        ("Concurrency", _number(w.concurrency)),
+        ("Batch", _number(w.batch)),
+        ("Prompt tokens", _number(w.input_len)),
+        ("Output tokens", _number(w.output_len)),
+        ("Context tokens", _number(w.context_len)),
+        ("Layout in the file", ", ".join(f"{k.upper()} {v}" for k, v in parsed.parallel.items())),
+        ("Precision in the file", ", ".join(f"{k} {v}" for k, v in w.dtypes.items())),
+        ("Quantisation", w.extra.get("quantization")),
+        ("Software", ", ".join(f"{k} {v}" for k, v in parsed.software.items())),
+        ("Measured", parsed.measured_at),
+    ]
+    return [(term, str(text)) for term, text in found if text not in (None, "")]
+
+
+def _number(value: float | str | None, unit: str = "") -> str | None:
+    if value is None or value == "":
+        return None
+    return f"{value}{unit}" if isinstance(value, str) else f"{formatting.significant(float(f'{value:.6g}'))}{unit}"
+
+
+def _assumed(row: BoundRow) -> dict[str, str]:
+    """What the main step takes for fields that nobody stated: shown as placeholders of the form."""
+    w = row.workload
+    shown: dict[str, str] = {name: f"{getattr(w.parallel, name):,}" for name in ("tp", "dp")}
+    return shown | {"batch": f"{w.batch:,}", "context_len": f"{w.context_len:,}", "seq_len": f"{w.seq_len:,}"}
+
+
+def _siblings_table(view: RunView) -> dict[str, Any]:
+    keys = [
+        key
+        for key in (
+            "tpot_s",
+            "ttft_s",
+            "prefill_tokens_per_s",
+            "decode_tokens_per_s",
+            "output_tokens_per_s",
+            "step_time_s",
+        )
+        if any(_headline(run, key) is not None for run in view.siblings)
+    ][:4]
+    rows = []
+    for run in view.siblings[:MOST_SIBLINGS]:
+        here = run.id == view.run.id
+        first = {"text": run.name, "note": "this run"} if here else {"text": run.name, "href": f"/runs/{run.id}"}
+        rows.append([first, *(_headline(run, key) for key in keys)])
+    units = {"tpot_s": "s", "ttft_s": "s", "step_time_s": "s"}
+    columns: list[dict[str, Any]] = [{"label": "Run", "head": True}]
+    columns += [{"label": METRIC_WORDS[key], "unit": units.get(key, "tokens/s")} for key in keys]
+    return {"columns": columns, "rows": rows}
+
+
+def _headline(run: Any, name: str) -> float | None:
+    return next((run.headline[key] for key in (name, f"{name}.mean", f"{name}.p50") if key in run.headline), None)
+
+
+def _sweep_chart(sweep: Sweep) -> dict[str, Any]:
+    lines = {
+        name: [SeriesPoint(p.name, p.x, p.measured, p.bound, f"/runs/{p.run_id}") for p in line]
+        for name, line in sweep.lines.items()
+    }
+    bounded = [p for line in sweep.lines.values() for p in line if p.bound is not None]
+    title = f"{sweep.title} over {sweep.x_label[:1].lower()}{sweep.x_label[1:]}"
+    if bounded:
+        best = max(bounded, key=lambda p: (p.bound or 0.0) / p.measured)
+        title += f": at best {share_text((best.bound or 0.0) / best.measured)} of the bound"
+    return {
+        "id": f"sweep-{sweep.what}",
+        "spec": run_series(lines, x_label=sweep.x_label, y_label=sweep.title, title=title),
+    }
+
+
+def _baseline_table(view: RunView) -> dict[str, Any] | None:
+    rows = []
+    for row in view.against_baseline:
+        change = row.change
+        word = "" if change is None else "the same" if change == 0 else "better" if change > 0 else "worse"
+        rows.append(
+            [
+                _key_words(row.key).capitalize() if not row.key[:1].isupper() else row.key,
+                formatting.quantity(row.value, row.unit),
+                formatting.quantity(row.baseline, row.unit),
+                {
+                    "text": "baseline is zero"
+                    if change is None
+                    else f"{formatting.percent(abs(change))} {word}".strip(),
+                    "value": change,
+                },
+            ]
+        )
+    if not rows:
+        return None
+    columns = [
+        {"label": "Metric", "head": True},
+        {"label": "This run", "numeric": True},
+        {"label": "Baseline", "numeric": True},
+        {"label": "Change", "numeric": True},
+    ]
+    return {"columns": columns, "rows": rows}
+
+
+def _kernels_table(view: RunView) -> dict[str, Any]:
+    kernels = sorted(view.run.parsed.kernels, key=lambda kernel: -_float(kernel.get("time_s")))[:MOST_SIBLINGS]
+    rows = [
+        [
+            str(kernel.get("name", "")),
+            kernel.get("family") or "",
+            kernel.get("count"),
+            kernel.get("time_s"),
+            kernel.get("share"),
+        ]
+        for kernel in kernels
+    ]
+    columns = [
+        {"label": "Kernel", "head": True, "wrap": True},
+        {"label": "Family"},
+        {"label": "Times", "numeric": True},
+        {"label": "Time", "unit": "s"},
+        {"label": "Share", "unit": "ratio"},
+    ]
+    return {"columns": columns, "rows": rows}
+
+
+def _float(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _lab_url(view: RunView, row: BoundRow | None) -> str:
+    """The what-if lab at the very step that the run measured."""
+    if row is None or view.hardware is None or view.model is None:
+        return ""
+    w = row.workload
+    return rendering.query(
+        "/explore",
+        hardware=view.hardware.id,
+        model=view.model.id,
+        phase=w.phase,
+        batch=w.batch,
+        seq=None if w.phase == "decode" else w.seq_len,
+        context=None if w.phase == "train" else w.context_len,
+        weights=w.dtypes.weights,
+        activations=w.dtypes.activations,
+        kv=w.dtypes.kv,
+        tp=w.parallel.tp,
+        dp=w.parallel.dp,
+    )
