@@ -584,13 +584,11 @@ def _claim(label: str, cell: Cell, row: Row, base: str) -> str:
         what = "expected figure" if "expected" in row.name else "bound"
         said = f"{_quoted(measured)} reaches {_percent(cell.of_bound)} of the {what} {_quoted(estimate)} in {row.label}"
         return said + (", which cannot be: something stated is wrong" if cell.verdict == "contradiction" else "")
-    bound = "bound of " if cell.kind == "bound" and "bound" not in row.label else ""
+    by = {"bound": "By their bounds, ", "expected": "By what is expected, ", "measured": ""}[cell.kind]
     if cell.verdict == "same":
-        return f"{_quoted(label)} and {_quoted(base)} have the same {bound}{row.label}"
-    if row.direction == "lower" and cell.ratio < 1:
-        return f"{_quoted(label)} takes {times(cell.ratio)} the {bound}{row.label} of {_quoted(base)}"
+        return f"{by}{_quoted(label)} and {_quoted(base)} have the same {row.label}"
     verb = {"higher": "reaches", "lower": "takes", None: "has"}[row.direction]
-    return f"{_quoted(label)} {verb} {times(cell.ratio)} the {bound}{row.label} of {_quoted(base)}"
+    return f"{by}{_quoted(label)} {verb} {times(cell.ratio)} the {row.label} of {_quoted(base)}"
 
 
 # ---- what differs ---------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from app.storage import comparisons, runs
 from app.storage import hardware as stored_hardware
 from app.storage import models as stored_models
 from app.storage.errors import NotFound
-from app.storage.records import ComparisonSummary, Page, StoredComparison
+from app.storage.records import ComparisonSummary, Page, RunSummary, StoredComparison
 
 SNAPSHOT_VERSION = 1
 MAX_ITEMS = 50
@@ -141,12 +141,17 @@ def existing_runs(ctx: Context, snapshot: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _exists(ctx: Context, run_id: str) -> bool:
-    with ctx.storage.read() as session:
-        try:
-            runs.get_summary(session=session, run_id=run_id)
-        except NotFound:
-            return False
+    try:
+        run_summary(ctx, run_id)
+    except NotFound:
+        return False
     return True
+
+
+def run_summary(ctx: Context, run_id: str) -> RunSummary:
+    """What the form shows of a run. Raises NotFound."""
+    with ctx.storage.read() as session:
+        return runs.get_summary(session=session, run_id=run_id)
 
 
 def checked_text(text: str, loc: tuple[str | int, ...], most: int) -> str:

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from app.domain.comparison import metric_label
 from app.domain.errors import DomainError
+from app.services.compare import comparison_json
 from app.services.context import Context
 from app.services.contracts import BoundRequest, Contract
 from app.services.estimate import bound_json, estimate_bound
@@ -175,3 +176,11 @@ def share_json(share: StoredShare) -> dict[str, Any]:
         "expires_at": None if share.expires_at is None else share.expires_at.isoformat(),
         "revoked_at": None if share.revoked_at is None else share.revoked_at.isoformat(),
     }
+
+
+def opened_json(opened: OpenedShare) -> dict[str, Any]:
+    """What a reader gets: the comparison without the addresses of its owner, the link's dates, what moved."""
+    shown = comparison_json(opened.comparison)
+    shown = {key: value for key, value in shown.items() if key not in ("id", "url")}
+    dates = {key: value for key, value in share_json(opened.share).items() if key in ("created_at", "expires_at")}
+    return {**shown, "share": dates, "moved": [moved_json(moved) for moved in opened.moved]}
