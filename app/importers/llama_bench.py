@@ -416,7 +416,7 @@ def _times(record: Fields, name: str, scale: float, samples: Sequence[float], re
     if mean is None and samples:
         record.add(
             name,
-            statistics.fmean(samples) * scale,
+            sum(value / len(samples) for value in samples) * scale,
             at=record.at("samples_ns"),
             raw=f"mean of {len(samples)}",
             raw_unit=unit,
@@ -507,10 +507,12 @@ def _rate_against_time(record: Fields, test: _Test, rate: str) -> list[Finding]:
     """avg_ts is the mean of the repetitions' rates, so it may differ from tokens over mean time by their spread."""
     told, spread = record.value(rate), record.value(rate, "std") or 0.0
     nanoseconds = as_float(record.fields.get("avg_ns"))
-    if not told or not nanoseconds or not math.isfinite(nanoseconds) or nanoseconds <= 0:
+    seconds = nanoseconds * NANO if nanoseconds is not None else 0.0
+    if not told or not math.isfinite(seconds) or seconds <= 0:
         return []
-    computed = (test.prompt + test.generated) / (nanoseconds * NANO)
-    allowed = max(0.02, 3 * (spread / told) ** 2)
+    computed = (test.prompt + test.generated) / seconds
+    relative = spread / told
+    allowed = max(0.02, 3 * relative * relative)
     if abs(told - computed) <= allowed * max(told, computed):
         return []
     return [

@@ -312,7 +312,8 @@ def _summarise(record: Fields, name: str, values: tuple[float, ...], at: str) ->
         return
     ordered = sorted(values)
     count = len(ordered)
-    mean = math.fsum(ordered) / count
+    # Divided before summing: the sum of extreme values need not be finite.
+    mean = sum(value / count for value in ordered)
     stats = {"mean": mean, "p50": _middle(ordered), "min": ordered[0], "max": ordered[-1]}
     for stat, value in stats.items():
         record.add(

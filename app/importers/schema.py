@@ -112,9 +112,11 @@ def _list_problems(value: list[Any], schema: Schema, at: str) -> Iterator[Proble
 
 
 def _number_problems(value: float, schema: Schema, at: str) -> Iterator[Problem]:
+    if isinstance(value, float) and not math.isfinite(value):
+        return  # becomes a missing value with a note, wherever it stands
     if value < schema.get("minimum", -math.inf):
         yield at, f"must be at least {schema['minimum']}"
-    if value <= schema.get("exclusiveMinimum", -math.inf):
+    if "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]:
         yield at, f"must be above {schema['exclusiveMinimum']}"
     if value > schema.get("maximum", math.inf):
         yield at, f"must be at most {schema['maximum']}"

@@ -419,7 +419,8 @@ def mean_length(total: float | None, requests: float | None) -> float | None:
     """Mean tokens of a request."""
     if total is None or requests is None or requests <= 0 or total < 0:
         return None
-    return total / requests
+    mean = total / requests
+    return mean if math.isfinite(mean) else None
 
 
 def run_name(model: str | None, rate: float | str | None, concurrency: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from typing import Any
 
 import pytest
@@ -170,3 +171,10 @@ def test_sql_with_quotes_inside_values() -> None:
     text = as_sql().replace(b"Example CPU 16-Core", b"Joe''s, (old) CPU")
     assert len(parse_upload(text).runs) == 4
     assert parse_upload(text).runs[0].workload.extra["cpu_info"] == "Joe's, (old) CPU"
+
+
+@pytest.mark.parametrize("extreme", [1e-320, 1e308, 5e-324, 10**300])
+def test_extreme_figures_stay_finite(extreme: float) -> None:
+    change = {"avg_ns": extreme, "avg_ts": extreme, "stddev_ts": extreme, "samples_ns": [extreme] * 3}
+    run = parse_upload(json.dumps([ROWS[0] | change]).encode()).runs[0]
+    assert all(math.isfinite(metric.value) for metric in run.metrics)

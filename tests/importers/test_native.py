@@ -182,6 +182,13 @@ def test_non_finite_values_are_missing_with_a_note() -> None:
     assert {"ttft_s.p50", "ttft_s.p99"} <= set(next(f for f in run.findings if f.check == "non-finite").fields)
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_a_non_finite_load_is_missing_too(value: float) -> None:
+    run = parse_upload(json.dumps(changed("runs", 0, "workload", "weight_bytes", to=value)).encode()).runs[0]
+    assert run.workload.weight_bytes is None
+    assert "non-finite" in checks(run)
+
+
 def test_contradictions_are_findings() -> None:
     text = json.dumps(changed("runs", 0, "metrics", "ttft_s", to={"p50": 2.0, "p99": 1.0}))
     assert "percentiles-disordered" in checks(parse_upload(text.encode()).runs[0])
