@@ -1,0 +1,143 @@
+"""Every shipped model becomes a cost table, and a bound on every shipped device that has the figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.catalog.loader import load_catalog
+from app.domain.cost import COLUMNS, TIERS
+from app.domain.errors import MissingFigure, UnsupportedArchitecture
+from app.domain.expected import expected_time
+from app.domain.hardware import HardwareProfile
+from app.domain.lower_bound import ceilings, lower_bound
+from app.domain.memory import kv_bytes_per_token, memory_use, sharded_parameters
+from app.domain.model import ModelSpec
+from app.domain.parameters import count_parameters, kv_elements_per_token
+from app.domain.step import cost_table
+from app.domain.workload import Dtypes, Parallel, Workload
+
+CATALOG = load_catalog()
+SUPPORTED = [model for model in CATALOG.models.values() if model.supported]
+REFUSED = [model for model in CATALOG.models.values() if not model.supported]
+PROFILES = list(CATALOG.hardware.values())
+STEPS = {
+    "decode": Workload(batch=4, context_len=3000),
+    "drafts": Workload(batch=4, seq_len=4, context_len=3000),
+    "prefill": Workload(phase="prefill", batch=2, seq_len=700, context_len=1200),
+    "train": Workload(phase="train", batch=2, seq_len=512, recompute="full", parallel=Parallel(dp=2, zero_stage=3)),
+}
+
+
+def by_id(value: object) -> str | None:
+    return value.id if isinstance(value, (ModelSpec, HardwareProfile)) else None
+
+
+def test_the_catalogue_is_mostly_supported() -> None:
+    """So that the tests below test something: far more than half of the models, every phase."""
+    assert len(SUPPORTED) > 100
+    assert len(PROFILES) > 50
+
+
+@pytest.mark.parametrize("model", SUPPORTED, ids=by_id)
+def test_tables_are_finite_and_not_negative(model: ModelSpec) -> None:
+    for name, workload in STEPS.items():
+        table = cost_table(model, workload)
+        for column in COLUMNS:
+            assert np.all(np.isfinite(table[column])), (name, column)
+            assert np.all(table[column] >= 0), (name, column)
+        for tier in TIERS:
+            assert np.all(np.isfinite(table.net[tier])), name
+        layers = sum(group.count for group in model.layers if group.mixer is not None)
+        attention = [i for i, op in enumerate(table.ops) if op.kind == "attention" and op.direction == "forward"]
+        assert sum(table["count"][i] for i in attention) == layers
+        assert float(table.total("flop")) > 0
+
+
+@pytest.mark.parametrize("model", SUPPORTED, ids=by_id)
+def test_one_device_holds_what_the_model_counts(model: ModelSpec) -> None:
+    """Two independent counts: parameters by part for one rank, and the catalogue's. Towers are not part of a step."""
+    count = count_parameters(model)
+    if not count.counted:
+        assert model.undescribed is not None
+        return
+    assert sharded_parameters(model).total == count.total - count.tower
+    assert kv_bytes_per_token(model, 1.0) == kv_elements_per_token(model)
+
+
+@pytest.mark.parametrize("model", SUPPORTED, ids=by_id)
+def test_decode_reads_the_active_parameters(model: ModelSpec) -> None:
+    """One token: every matrix element that it uses is read once and multiplied once. Left out of the products are the
+    table (gathered), gains, biases, sinks and positions: of a model's active parameters less than half a percent.
+    """
+    count = count_parameters(model)
+    if not count.counted:
+        assert model.undescribed is not None
+        return
+    table = cost_table(model, Workload())
+    products = sum(table["flop"][i] * table["count"][i] for i, op in enumerate(table.ops) if op.kind == "gemm")
+    left_out = count.embedding * (0 if model.tied_embeddings else 1) + count.norms + count.other
+    assert products / 2 == pytest.approx(count.active - left_out, rel=5e-3)
+    read = sum(table["weights"][i] * table["count"][i] for i, op in enumerate(table.ops) if op.kind == "gemm")
+    assert read == pytest.approx(products, rel=1e-9)  # two bytes and two FLOP an element
+
+
+@pytest.mark.parametrize("model", REFUSED, ids=by_id)
+def test_other_models_are_refused_by_name(model: ModelSpec) -> None:
+    for workload in STEPS.values():
+        with pytest.raises(UnsupportedArchitecture) as refused:
+            cost_table(model, workload)
+        assert refused.value.model == model.name
+        assert len(refused.value.reason) > 10
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=by_id)
+def test_bounds_on_every_device(profile: HardwareProfile) -> None:
+    """Each profile against a third of the models in turn, so that every model meets many devices."""
+    precision = next((name for name in ("bf16", "fp16", "fp32") if name in profile.peak), None)
+    if profile.memory_bandwidth is None or precision is None:
+        with pytest.raises(MissingFigure) as missing:
+            lower_bound(cost_table(SUPPORTED[0], STEPS["decode"]), ceilings(profile))
+        assert missing.value.profile == profile.name
+        return
+    start = PROFILES.index(profile) % 3
+    dtypes = Dtypes(weights=precision, activations=precision, kv=precision, gradients=precision)
+    for number, model in enumerate(SUPPORTED[start::3]):
+        workload = list(STEPS.values())[number % len(STEPS)]
+        workload = Workload(
+            phase=workload.phase,
+            batch=workload.batch,
+            seq_len=workload.seq_len,
+            context_len=workload.context_len,
+            dtypes=dtypes,
+        )
+        for choice in ("peak", "achievable"):
+            bound = lower_bound(cost_table(model, workload), ceilings(profile, choice))
+            assert 0 < float(bound.overlapped) <= float(bound.serial) * (1 + 1e-12) < np.inf, model.id
+        forecast = expected_time(bound)
+        assert float(bound.overlapped) <= forecast.low <= forecast.time <= forecast.high < np.inf
+        use = memory_use(model, workload, profile.memory_capacity)
+        assert 0 < use.peak < np.inf
+
+
+@pytest.mark.parametrize("profile", [p for p in PROFILES if "fp8" not in p.peak], ids=by_id)
+def test_a_missing_peak_is_named_and_never_guessed(profile: HardwareProfile) -> None:
+    fp8 = Workload(dtypes=Dtypes(weights="fp8", activations="fp8", kv="fp8"))
+    with pytest.raises(MissingFigure, match="peak fp8 throughput") as missing:
+        lower_bound(cost_table(SUPPORTED[0], fp8), ceilings(profile))
+    assert missing.value.profile == profile.name
+    assert "fp8" in missing.value.figure
+
+
+def test_a_missing_link_is_named() -> None:
+    lonely = replace(CATALOG.hardware["nvidia-h100-sxm"], scale_up=None, pcie_bandwidth=None)
+    model = CATALOG.models["llama-3.1-8b"]
+    shared = cost_table(model, Workload(parallel=Parallel(tp=2)))
+    with pytest.raises(MissingFigure, match="scale-up link bandwidth"):
+        lower_bound(shared, ceilings(lonely))
+    by_pcie = ceilings(replace(lonely, pcie_bandwidth=63e9))
+    assert by_pcie.names["scale-up bandwidth"] == "PCIe"
+    assert float(lower_bound(shared, by_pcie).terms["net"]) == 64 * 4096 * 2 / 63e9  # an array each way, 2 (2 - 1) / 2
+    assert float(lower_bound(cost_table(model, Workload()), ceilings(lonely)).overlapped) > 0
