@@ -141,6 +141,8 @@ def _json_rows(content: Content) -> Iterator[Fields]:
 
 def _csv_header(content: Content) -> int | None:
     """Index of the header line; log lines may stand before it."""
+    if "build_commit" not in content.head:
+        return None
     for index, line in enumerate(content.lines[:200]):
         names = {name.strip().strip('"') for name in line.split(",")}
         if "build_commit" in names and "avg_ts" in names:
@@ -200,6 +202,8 @@ def _markdown_cells(line: str) -> list[str]:
 
 
 def _markdown_header(content: Content) -> int | None:
+    if "t/s" not in content.text:
+        return None
     for index, line in enumerate(content.lines[:5000]):
         cells = _markdown_cells(line)
         if "model" in cells and "test" in cells and "t/s" in cells:
