@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from decimal import Decimal
+from typing import Annotated, Any, Final
 
+from fastapi import Depends, Request
 from pydantic import ValidationError
 
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
@@ -100,14 +103,135 @@ def lab_errors(error: ValidationError | InvalidInput | MissingFigure | Unsupport
         return FormErrors(by_field, tuple(general))
     if isinstance(error, InvalidInput):
         name = FIELD_OF_LOC.get(tuple(str(part) for part in error.loc))
-        return FormErrors({name: _sentence(error.reason)}) if name else FormErrors(general=(_sentence(str(error)),))
+        return FormErrors({name: sentence(error.reason)}) if name else FormErrors(general=(sentence(str(error)),))
     if isinstance(error, MissingFigure):
         name = "activations" if "throughput" in error.figure else "hardware"
-        return FormErrors({name: _sentence(str(error))})
-    return FormErrors({"model": _sentence(str(error))})
+        return FormErrors({name: sentence(str(error))})
+    return FormErrors({"model": sentence(str(error))})
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
     first = text.split(" ", 1)[0]
     start = text if "_" in first else text[:1].upper() + text[1:]  # a field's own name keeps its spelling
     return start + ("" if text.endswith((".", "?")) else ".")
+
+
+# ---- quantities as people type them ---------------------------------------------------------------------------------
+
+_DECIMAL_PREFIXES: Final = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY_PREFIXES: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}
+
+
+def _scaled(unit: str, *, binary: bool = False, factor: Decimal = Decimal(1)) -> dict[str, Decimal]:
+    known = {f"{prefix}{unit}": factor * Decimal(10) ** power for prefix, power in _DECIMAL_PREFIXES.items()}
+    if binary:
+        known |= {f"{prefix}{unit}": factor * Decimal(2) ** power for prefix, power in _BINARY_PREFIXES.items()}
+    return known
+
+
+_EIGHTH: Final = Decimal(1) / 8
+UNITS: Final[Mapping[str, Mapping[str, Decimal]]] = {
+    "B": _scaled("B", binary=True),
+    "B/s": {
+        **_scaled("B/s", binary=True),
+        **_scaled("Bps", binary=True),
+        **_scaled("bit/s", factor=_EIGHTH),
+        **_scaled("bps", factor=_EIGHTH),
+    },
+    "FLOP/s": {**_scaled("FLOP/s"), **_scaled("FLOPS"), **_scaled("OP/s"), **_scaled("OPS")},
+    "exp/s": {**_scaled("exp/s"), **_scaled("/s")},
+    "s": {
+        "s": Decimal(1),
+        "ms": Decimal("1e-3"),
+        "us": Decimal("1e-6"),
+        "µs": Decimal("1e-6"),
+        "μs": Decimal("1e-6"),
+        "ns": Decimal("1e-9"),
+    },
+    "Hz": _scaled("Hz"),
+    "W": {**_scaled("W"), "mW": Decimal("1e-3")},
+}
+"""Units that may be typed, by the SI unit they are read into, with their factors."""
+
+_GROUPING: Final = ",_ \u202f\u00a0"
+"""What may part thousands."""
+
+_QUANTITY: Final = re.compile(
+    rf"(?P<number>[+-]?(?:\d{{1,3}}(?:[{_GROUPING}]\d{{3}})+|\d{{1,40}})?(?:\.\d{{0,40}})?(?:[eE][+-]?\d{{1,3}})?)"
+    r"\s*(?P<unit>[^\d\s.,].*)?"
+)
+
+
+def parse_quantity(text: str, dimension: str, default_unit: str) -> float:
+    """A quantity as typed, in the SI unit `dimension`: "3.35 TB/s", "80 GiB", "989.4"; a bare number is in the default.
+
+    Decimal arithmetic, so that what is shown in a field and sent back unchanged is the same float again. Raises
+    ValueError with a message for the person.
+    """
+    example = f"write for example 3.5 {default_unit}"
+    found = _QUANTITY.fullmatch(text.strip()[:200])
+    number = found["number"] if found else ""
+    if found is None or not any(character.isdigit() for character in number.lower().split("e")[0]):
+        hint = "write a decimal point" if re.fullmatch(r"\d+,\d+.*", text.strip()[:100]) else example
+        raise ValueError(f"{text.strip()[:40]!r} is not a number with a unit: {hint}.")
+    factor = _factor((found["unit"] or default_unit).strip(), dimension, default_unit)
+    return float(Decimal(re.sub(f"[{_GROUPING}]", "", number)) * factor)
+
+
+def _factor(unit: str, dimension: str, default_unit: str) -> Decimal:
+    known = UNITS[dimension]
+    if unit in known:
+        return known[unit]
+    plain = re.sub(r"\s+", "", unit)
+    if dimension == "B/s" and re.fullmatch(r"[kKmMgGtTpP]?(b/s|bps|b/sec)", plain):
+        raise ValueError(f"{unit[:20]!r} may mean bits or bytes: write GB/s or Gbit/s.")
+    if dimension == "B" and re.fullmatch(r"[KMGT]i?b|b", plain):
+        raise ValueError(f"{unit[:20]!r} means bits: write {unit[:-1][:20]}B.")
+    # Elsewhere case only matters between milli and mega.
+    alike = {name: factor for name, factor in known.items() if name.casefold() == plain.casefold()}
+    if dimension == "FLOP/s":
+        spelled = re.sub(
+            r"(?i)^([kmgtpe]?)(flop|op)s?(/s|ps|/sec)?$", lambda m: f"{m[1].upper()}{m[2].upper()}/s", plain
+        )
+        alike = alike or {name: factor for name, factor in known.items() if name == spelled}
+    if len(set(alike.values())) == 1:
+        return next(iter(alike.values()))
+    near = ", ".join(dict.fromkeys([default_unit, *_SUGGESTED[dimension]]))
+    raise ValueError(f"{unit[:20]!r} is not a unit of this figure: use one of {near}.")
+
+
+_SUGGESTED: Final[Mapping[str, tuple[str, ...]]] = {
+    "B": ("KiB", "MiB", "GiB", "MB", "GB"),
+    "B/s": ("GB/s", "TB/s", "Gbit/s"),
+    "FLOP/s": ("GFLOP/s", "TFLOP/s", "PFLOP/s", "TOP/s"),
+    "exp/s": ("Gexp/s", "Texp/s"),
+    "s": ("ns", "us", "ms"),
+    "Hz": ("MHz", "GHz"),
+    "W": ("W", "kW"),
+}
+
+
+def quantity_text(value: float, dimension: str, unit: str) -> str:
+    """A value as a field shows it: the bare number in the field's own unit, so that reading it gives the value again.
+
+    Where that unit would take more than six decimals, the number stands in the next one that it is short in.
+    """
+    for other in dict.fromkeys([unit, *_SUGGESTED[dimension], dimension]):
+        number = (Decimal(repr(value)) / UNITS[dimension][other]).normalize()
+        exponent = number.as_tuple().exponent
+        if isinstance(exponent, int) and exponent >= -6 and abs(number) < 10**12:
+            return f"{number:f}" if other == unit else f"{number:f} {other}"
+    return f"{value!r} {dimension}"
+
+
+# ---- bodies of forms ------------------------------------------------------------------------------------------------
+
+
+async def form_texts(request: Request) -> Mapping[str, str]:
+    """The text fields of a posted form, the last of each name; files are left out."""
+    async with request.form(max_files=1, max_fields=300) as form:
+        return {name: value for name, value in form.multi_items() if isinstance(value, str)}
+
+
+FormTexts = Annotated[Mapping[str, str], Depends(form_texts)]
+"""`def route(form: FormTexts): ...`, so that a route that posts stays outside the event loop."""
