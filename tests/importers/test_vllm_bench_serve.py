@@ -285,7 +285,7 @@ def test_secrets_and_addresses_are_not_kept() -> None:
     [
         ("/home/joe/models/Llama-3.1-8B", "Llama-3.1-8B"),
         ("C:\\models\\Llama-3.1-8B", "Llama-3.1-8B"),
-        ("/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/abc123", "Qwen/Qwen3-8B"),
+        ("/home/joe/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/abc123", "Qwen/Qwen3-8B"),
         ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
         ("./out/final", "final"),
     ],
