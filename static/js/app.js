@@ -505,18 +505,25 @@
 
   // ---- what new content needs ----
 
+  // Only a box that really scrolls sideways is a scroll box, and a stop of the Tab key.
+  var boxes = new ResizeObserver(function (records) {
+    records.forEach(function (record) {
+      var box = record.target;
+      if (!box.clientWidth) return; // folded away: seen again when it unfolds
+      var scrolls = box.scrollWidth > box.clientWidth + 1;
+      box.classList.toggle("table-scrolls", scrolls);
+      if (scrolls) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
+    });
+  });
+
   function arrived(within) {
     showTray();
     all("table[id]", within).forEach(function (table) {
       var order = orders[table.id];
       if (order && table.tHead && !table.querySelector("[aria-sort]")) sortTable(table, order.column, order.direction);
     });
-    // Only a box that really scrolls should be a stop of the Tab key.
-    all(".table-box", within).forEach(function (box) {
-      if (!box.clientWidth) return;
-      if (box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1) box.tabIndex = 0;
-      else box.removeAttribute("tabindex");
-    });
+    all(".table-box", within).forEach(function (box) { boxes.observe(box); });
     // A refused field takes the focus, unless somebody is writing elsewhere.
     var wrong = document.querySelector("[data-focus-error], [aria-invalid='true']");
     if (within === document && wrong && !typing(document.activeElement) && !wrong.dataset.seen) {
