@@ -71,6 +71,6 @@ def tree_time(size: Bytes, ranks: int, alpha: Seconds, bandwidth: BytesPerSecond
     return 2 * float(np.ceil(np.log2(max(ranks, 1)))) * alpha + 2 * size / bandwidth
 
 
-def _plain(value: Grid | np.generic) -> Grid:
+def _plain(value: Grid) -> Grid:
     """A float where the formula was asked about one point: NumPy scalars do not leave this module."""
-    return float(value) if np.ndim(value) == 0 else value  # type: ignore[return-value]
+    return float(value) if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 else value

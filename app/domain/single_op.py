@@ -59,7 +59,7 @@ def attention_table(
     b = precision(dtype, ("op", "dtype")).element_bytes
     if direction not in DIRECTIONS:
         raise InvalidInput(("op", "direction"), f"unknown direction {direction!r}: use {', '.join(DIRECTIONS)}")
-    if heads % kv_heads:
+    if kv_heads < 1 or heads % kv_heads:
         raise InvalidInput(("op", "kv_heads"), f"heads ({heads}) is not a multiple of kv_heads {kv_heads}")
     if causal and seq_q > seq_kv:
         raise InvalidInput(("op", "seq_q"), f"causal attention needs seq_q ({seq_q}) <= seq_kv ({seq_kv})")

@@ -1,0 +1,112 @@
+"""Formulas run with physical quantities must come out with the dimension they declare."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pint
+import pytest
+
+from app.domain.backward import backward_of
+from app.domain.blocks.attention import attention_rows, latent_attention_rows
+from app.domain.blocks.context import StepContext
+from app.domain.blocks.ends import embedding_rows, head_rows
+from app.domain.blocks.mlp import mlp_rows, moe_rows
+from app.domain.collectives import ring_time, tree_time, wire_bytes
+from app.domain.cost import Op, elementwise, gemm
+from app.domain.lower_bound import ceilings, ridge
+from app.domain.model import Attention, DenseMlp, LatentAttention, MoeMlp
+from app.domain.workload import Workload
+from tests.domain.architectures import DEEPSEEK_V3, H100, LLAMA3_8B
+
+# FLOP, elements and exponentials are counts; FLOP get a dimension of their own only where rates are divided
+ureg = pint.UnitRegistry()
+ureg.define("flop_count = [flop]")
+BYTE, SECOND, FLOP = ureg.byte, ureg.second, ureg.flop_count
+BYTES = ("weights", "kv_read", "kv_write", "state", "act_read", "act_write")
+
+
+def has(quantity: Any, unit: Any) -> bool:
+    return bool(quantity.check(unit.dimensionality))
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "p2p"])
+def test_wire_bytes_are_bytes(kind: str) -> None:
+    for in_switch in (False, True):
+        sent = wire_bytes(kind, 1e6 * BYTE, 16, 8, in_switch=in_switch)
+        for quantity in sent.values():
+            assert not quantity or has(quantity, BYTE)
+
+
+def test_algorithm_times_are_seconds() -> None:
+    size, alpha, rate = 1e6 * BYTE, 3e-6 * SECOND, 400e9 * BYTE / SECOND
+    for kind in ("all_reduce", "all_gather", "all_to_all", "broadcast", "p2p"):
+        assert has(ring_time(kind, size, 8, alpha, rate), SECOND)  # type: ignore[arg-type]
+    assert has(tree_time(size, 8, alpha, rate), SECOND)  # type: ignore[arg-type]
+
+
+def test_ridge_is_flop_a_byte() -> None:
+    roofs = replace(ceilings(H100), flop={"bf16": 989.4e12 * FLOP / SECOND}, memory=3.35e12 * BYTE / SECOND)
+    point = ridge(roofs, "bf16")
+    assert has(point, FLOP / BYTE)
+    assert point.to("flop_count / byte").magnitude == pytest.approx(295.3, rel=1e-3)
+
+
+def test_product_bytes() -> None:
+    row = gemm("x", "x", m=3, n=5, k=7, dtype="bf16", weight=2 * BYTE, activation=1 * BYTE, output=4 * BYTE)
+    assert row.weights == 5 * 7 * 2 * BYTE
+    assert row.act_read == 3 * 7 * 1 * BYTE
+    assert row.act_write == 3 * 5 * 4 * BYTE
+    assert row.flop == 2 * 3 * 5 * 7  # a count: no byte gets into it
+
+
+def test_elementwise_bytes() -> None:
+    row = elementwise("x", "x", elements=10, reads=2, writes=1, activation=2 * BYTE, flop_per_element=3)
+    assert (row.act_read, row.act_write, row.flop) == (40 * BYTE, 20 * BYTE, 30)
+
+
+def context(phase: str) -> StepContext:
+    """A step whose bytes per element are quantities, so that every product with one of them carries its unit."""
+    model = LLAMA3_8B
+    workload = Workload(phase=phase, batch=2, seq_len=1 if phase == "decode" else 64)  # type: ignore[arg-type]
+    context_len = 0.0 if phase == "train" else 100.0
+    ctx = StepContext(model, workload, 2.0, float(workload.seq_len), context_len, tp=1.0, ranks_per_node=8)
+    for name in ("weight", "activation", "kv", "gradient"):
+        ctx.__dict__[name] = 2.0 * BYTE
+    return ctx
+
+
+def rows_of(phase: str) -> list[Op]:
+    ctx = context(phase)
+    rows = embedding_rows(ctx) + head_rows(ctx)
+    rows += attention_rows(ctx, Attention(32, 8, 128, 128, qk_norm="head"), 1.0)
+    mla = DEEPSEEK_V3.layers[0].mixer
+    assert isinstance(mla, LatentAttention)
+    rows += latent_attention_rows(ctx, mla, 1.0)
+    rows += mlp_rows(ctx, DenseMlp(14336), 1.0)
+    rows += [
+        op
+        for op in moe_rows(ctx, MoeMlp(8, 2, 1024, shared_experts=1, shared_intermediate=512, latent_size=256), 1.0)
+        if op.name not in ("router", "top-k")  # their logits are 4 bytes whatever the workload's formats
+    ]
+    if phase == "train":
+        rows += [back for op in rows for back in backward_of(op, ctx)]
+    return rows
+
+
+@pytest.mark.parametrize("phase", ["decode", "prefill", "train"])
+def test_rows_keep_bytes_and_counts_apart(phase: str) -> None:
+    seen = set()
+    for row in rows_of(phase):
+        for name in BYTES:
+            value = getattr(row, name)
+            if isinstance(value, pint.Quantity):
+                assert has(value, BYTE), (row.name, name)
+                seen.add(name)
+            else:
+                assert value == 0, f"{row.name}: {name} is no multiple of the bytes of an element"
+        for name in ("flop", "exponentials", "count"):
+            assert not isinstance(getattr(row, name), pint.Quantity), (row.name, name)
+    assert {"weights", "act_read", "act_write"} < seen
+    assert ("state" in seen) == (phase == "train")
