@@ -70,7 +70,7 @@ def serve(settings: Settings, arguments: argparse.Namespace) -> int:
     listening = _bound_socket(settings)
     with contextlib.closing(listening):
         _migrate(settings)
-        _load_catalog()
+        _offer_examples(settings)
         import uvicorn
 
         port = listening.getsockname()[1]
@@ -105,6 +105,15 @@ def serve(settings: Settings, arguments: argparse.Namespace) -> int:
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
         return OK if server.started else REFUSED
+
+
+def _offer_examples(settings: Settings) -> None:
+    """Give an empty database its example, the first time that it is served."""
+    from app.services.context import Context
+    from app.services.examples import offer_examples
+
+    with opened_storage(settings) as storage:
+        offer_examples(Context(settings=settings, catalog=_load_catalog(), storage=storage))
 
 
 def migrate_database(settings: Settings, _arguments: argparse.Namespace) -> int:

@@ -22,9 +22,8 @@ def run_gap(row: BoundRow, *, title: str, caption: str = "") -> ChartSpec:
         pieces = [("Measured, faster than the bound", "other", row.measured)]
     start = 0.0
     for label, resource, time in pieces:
-        marker: dict[str, Any] = {"color": RESOURCE_TOKENS[resource]}
-        if resource == "other":
-            marker["pattern"] = {"shape": "/", "solidity": 0.25, "fgcolor": "var(--paper)"}
+        rest = resource == "other"
+        marker: dict[str, Any] = {"color": RESOURCE_TOKENS[resource] + (" / 45%" if rest else "")}
         wide = time > 0.12 * max(row.measured, row.bound)
         traces.append(
             {

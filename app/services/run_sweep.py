@@ -105,7 +105,10 @@ def _times_of(ctx: Context, run: StoredRun) -> list[tuple[str, float, float | No
 
 
 def _sweep(what: str, points: Sequence[tuple[StoredRun, float, float | None]]) -> Sweep | None:
-    series = [dict(run.parsed.series) for run, _, _ in points]
+    series: list[dict[str, float | str]] = [
+        {**{f"software {key}": version for key, version in run.parsed.software.items()}, **run.parsed.series}
+        for run, _, _ in points
+    ]
     keys = list(dict.fromkeys(key for told in series for key in told))
     numbers = {key: {s[key] for s in series if isinstance(s.get(key), (int, float))} for key in keys}
     varying = [key for key, values in numbers.items() if len(values) > 1]
@@ -123,9 +126,10 @@ def _sweep(what: str, points: Sequence[tuple[StoredRun, float, float | None]]) -
         lines.setdefault(label, []).append(SweepPoint(run.id, run.name, float(x), time, bound))
     if len(lines) > MOST_LINES:  # too many to tell apart: one cloud of points
         lines = {"": [point for line in lines.values() for point in line]}
+    waited = what == "prefill" and any(run.parsed.workload.mode == "serve" for run, _, _ in points)
     return Sweep(
         what=what,
-        title=WHAT_TITLES[what],
+        title="Time to first token" if waited else WHAT_TITLES[what],
         x_key=x_key,
         x_label=X_WORDS.get(x_key, x_key),
         lines={label: tuple(sorted(line, key=lambda point: point.x)) for label, line in lines.items()},
@@ -133,6 +137,7 @@ def _sweep(what: str, points: Sequence[tuple[StoredRun, float, float | None]]) -
 
 
 def _word(key: str) -> str:
+    key = key.removeprefix("software ")
     return {"n_prompt": "prompt", "n_gen": "generated", "n_depth": "depth"}.get(key, key.replace("_", " "))
 
 

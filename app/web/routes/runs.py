@@ -510,7 +510,12 @@ def _metric_group(title: str, rows: tuple[runs.MetricRow, ...]) -> dict[str, Any
         cells = [_metric_cell(row.plain)] if plain else []
         cells += [_metric_cell(row.stats.get(stat)) for stat in stats]
         lines.append(
-            {"label": METRIC_WORDS.get(row.name, row.name), "name": row.name, "cells": cells, "better": row.better}
+            {
+                "label": METRIC_WORDS.get(row.name, row.name),
+                "name": row.name,
+                "cells": cells,
+                "better": row.better if title != runs.LOAD_GROUP else "",
+            }
         )
     heads = (["Value"] if plain else []) + [STAT_WORDS[stat] for stat in stats]
     return {"title": title, "heads": heads, "rows": lines}
