@@ -1,0 +1,109 @@
+"""What a device must hold: sums, the largest batch, pages, windows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.domain.memory import OBJECTS, kv_bytes_per_token, memory_use, sharded_parameters
+from app.domain.model import ModelSpec
+from app.domain.workload import Dtypes, KvSettings, Parallel, Workload
+from tests.domain.architectures import ALL, LLAMA3_8B, WINDOWED
+from tests.domain.test_properties import workloads
+
+some = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+
+
+@some
+@given(st.sampled_from(ALL), workloads(), st.floats(1e8, 1e13))
+def test_objects_add_up_and_the_largest_batch_is_the_largest(
+    model: ModelSpec, workload: Workload, capacity: float
+) -> None:
+    use = memory_use(model, workload, capacity)
+    assert tuple(use.objects) == OBJECTS
+    assert all(size >= 0 for size in use.objects.values())
+    assert use.peak == sum(use.objects.values())
+    assert use.fits == (use.peak <= capacity)
+    assert use.largest_batch is not None
+    if use.largest_batch > 0:
+        assert memory_use(model, replace(workload, batch=use.largest_batch), capacity).fits
+    assert not memory_use(model, replace(workload, batch=use.largest_batch + 1), capacity).fits
+
+
+@some
+@given(st.sampled_from(ALL), workloads())
+def test_a_batch_fits_in_exactly_what_it_takes(model: ModelSpec, workload: Workload) -> None:
+    use = memory_use(model, workload, memory_use(model, workload, None).peak)
+    assert use.fits
+    assert use.largest_batch == workload.batch
+
+
+@some
+@given(st.sampled_from(ALL), workloads("train"))
+def test_recomputation_and_sharding_never_take_more(model: ModelSpec, workload: Workload) -> None:
+    def peak(**changes: object) -> float:
+        return memory_use(model, replace(workload, **changes), None).peak
+
+    two_layers = model.num_layers >= 4  # one layer's activations come back beside the checkpoints
+    assert not two_layers or peak(recompute="full") < peak(recompute="none")
+    stages = [peak(parallel=replace(workload.parallel, dp=8, zero_stage=stage)) for stage in (0, 1, 2, 3)]
+    assert stages == sorted(stages, reverse=True)
+    assert stages[3] < stages[0]
+
+
+def test_pages_are_whole() -> None:
+    """Lengths 100, 513, 1000, 37 and 2048 at 16 a page take 112, 528, 1008, 48 and 2048 slots: 3744 for 3698 tokens."""
+
+    def slots(length: int) -> float:
+        return memory_use(LLAMA3_8B, Workload(context_len=length - 1), None).objects["kv_cache"] / 131_072
+
+    assert [slots(n) for n in (100, 513, 1000, 37, 2048)] == [112, 528, 1008, 48, 2048]
+    one = memory_use(LLAMA3_8B, Workload(context_len=99, kv=KvSettings(page_tokens=1)), None)
+    assert one.objects["kv_cache"] == 100 * 131_072
+
+
+def test_layers_with_a_window_stop_growing() -> None:
+    """Twelve layers of 8 * 256 elements in bf16; ten keep 1024 tokens at most."""
+    token = 8 * 256 * 2
+    assert kv_bytes_per_token(WINDOWED, 2.0) == 12 * token
+    for length in (512, 1024, 8192):
+        kept = kv_bytes_per_token(WINDOWED, 2.0, context_len=length) * length
+        assert kept == pytest.approx((10 * min(length, 1024) + 2 * length) * token, rel=1e-12)
+
+
+def test_prefill_keeps_logits_of_the_last_position_only() -> None:
+    prefill = memory_use(LLAMA3_8B, Workload(phase="prefill", batch=3, seq_len=2048), None)
+    drafts = memory_use(LLAMA3_8B, Workload(batch=3, seq_len=5, context_len=2048), None)
+    assert prefill.objects["logits"] == 3 * 128_256 * 4
+    assert drafts.objects["logits"] == 15 * 128_256 * 4
+
+
+def test_stored_bits_set_the_weights() -> None:
+    use = memory_use(LLAMA3_8B, Workload(dtypes=Dtypes(weights="int4", weights_bits=4.5)), None)
+    assert use.objects["parameters"] == 8_030_261_248 * 4.5 / 8
+
+
+def test_parts_of_a_rank() -> None:
+    """Llama-3-8B in two: matrices halve, the 65 gain vectors stay whole; from 16 ranks on a KV head is copied."""
+    one, two, sixteen = (sharded_parameters(LLAMA3_8B, tp) for tp in (1, 2, 16))
+    assert (one.attention, one.mlp) == (32 * 41_943_040, 32 * 176_160_768)
+    assert (two.attention, two.mlp, two.embedding, two.head) == tuple(
+        part / 2 for part in (one.attention, one.mlp, one.embedding, one.head)
+    )
+    assert one.norms == two.norms == 65 * 4096
+    # queries and output 2 * 4096 * 256 a layer, one head of keys and values 2 * 4096 * 128
+    assert sixteen.attention == 32 * (2 * 4096 * 256 + 2 * 4096 * 128)
+
+
+def test_the_largest_batch_of_training_counts_activations_and_logits() -> None:
+    """Llama-3-8B, 4096 tokens, everything sharded over 1024 ranks: states 16 / 1024 bytes a parameter; a sequence keeps
+    32 * (4096 * (2 * (4 * 4096 + 8192 + 2048 + 3 * 14336) + 4 * 32)) bytes of activations and 8 bytes a logit."""
+    step = Workload(phase="train", seq_len=4096, parallel=Parallel(dp=1024, zero_stage=3))
+    use = memory_use(LLAMA3_8B, step, 80e9)
+    activations = 32 * 4096 * (2 * (4 * 4096 + 8192 + 2048 + 3 * 14336) + 4 * 32)
+    assert use.objects["activations"] == activations
+    sequence = activations + 4096 * 128_256 * 8
+    assert use.largest_batch == int((80e9 - 8_030_261_248 / 64) / sequence) == 3
