@@ -202,6 +202,8 @@ class ModelSpec:
                 raise UnsupportedArchitecture(self.name, f"layers of kind {group.mixer.name!r} cannot be estimated")
             if isinstance(group.mixer, Attention) and group.mixer.kind == "cross":
                 raise UnsupportedArchitecture(self.name, "cross-attention layers cannot be estimated")
+            if isinstance(group.mixer, (Attention, LatentAttention)) and group.mixer.indexer is not None:
+                raise UnsupportedArchitecture(self.name, "sparse attention with an indexer cannot be estimated")
         if self.vocab_size <= 0 or self.kind not in DECODER_KINDS:
             raise UnsupportedArchitecture(self.name, f"{self.kind} models cannot be estimated: only decoders can")
 
