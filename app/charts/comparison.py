@@ -7,6 +7,9 @@ from typing import Any
 
 from app.charts.base import ChartSpec, label, seconds, short, time_axis, with_prefix
 
+BAR = 0.44
+"""Height of a bar, as a share of the room that an item has."""
+
 MAX_NAME = 42
 """Characters of an item's label that a bar is named with; the whole label is in the table."""
 
@@ -55,7 +58,7 @@ def comparison_bars(
                 "x": [(c["expected_high"] - c["expected_low"]) / factor for _, c in bands],
                 "base": [c["expected_low"] / factor for _, c in bands],
                 # below its bar, so that it hides no number
-                "offset": 0.34,
+                "offset": BAR / 2 + 0.06,
                 "width": 0.12,
                 "meta": {"kind": "expected"},
                 "marker": {"color": "var(--chart-mark)"},
@@ -87,7 +90,7 @@ def comparison_bars(
         layout={
             "barmode": "overlay",
             "height": 110 + 54 * len(items),
-            "bargap": 0.56,
+            "bargap": 1 - BAR,
             "margin": {"l": 12, "r": 24, "t": 8, "b": 48},
             "xaxis": {
                 "title": {"text": row["label"] if row["label"].endswith(unit) else f"{row['label']}, {unit}"},
@@ -106,16 +109,16 @@ def comparison_bars(
             "annotations": [
                 {
                     "x": 0,
-                    "y": name,
+                    "y": number - BAR / 2,  # on an axis of names, places count from 0
                     "text": name if cell is not None else f"{name}: not reported",
                     "xanchor": "left",
                     "yanchor": "bottom",
-                    "yshift": 9,
+                    "yshift": 1,
                     "showarrow": False,
                     "align": "left",
                     "font": {"size": 13, "color": "var(--chart-text)"},
                 }
-                for name, cell in zip(names, cells, strict=True)
+                for number, (name, cell) in enumerate(zip(names, cells, strict=True))
             ],
             "showlegend": len(traces) > 1,
             "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},

@@ -143,6 +143,7 @@ FROZEN_FIELDS: tuple[FrozenField, ...] = (
     FrozenField("output_len", "output length", "BC-05"),
     FrozenField("seq_len", "sequence length", "BC-05"),
     FrozenField("context_len", "context", "BC-05"),
+    FrozenField("cached_len", "cached prompt", "BC-05"),
     FrozenField("resolution", "resolution", "BC-05"),
     FrozenField("dtypes.weights", "weights", "BC-04"),
     FrozenField("dtypes.activations", "activations", "BC-04"),
@@ -169,7 +170,7 @@ FROZEN_FIELDS: tuple[FrozenField, ...] = (
 """Everything that is looked at, in the order that pages list it. A difference without a rule is named, no more."""
 
 _FIELD: Mapping[str, FrozenField] = {f.key: f for f in FROZEN_FIELDS}
-_LOAD_FIELDS = ("batch", "concurrency", "input_len", "output_len", "seq_len", "context_len")
+_LOAD_FIELDS = ("batch", "concurrency", "input_len", "output_len", "seq_len", "context_len", "cached_len")
 
 
 @dataclass(frozen=True, slots=True)
@@ -603,8 +604,14 @@ def _text(value: Any) -> str:
     return str(value)
 
 
+# Measured mean lengths wobble; parameters are counted with and without embeddings.
+_TOLERANCE: Mapping[str, float] = {"parameters": 0.02, "input_len": 0.02, "output_len": 0.02, "context_len": 0.02}
+# An estimate is asked at round numbers for what a run did on average.
+_TOLERANCE_TO_ESTIMATE: Mapping[str, float] = {"input_len": 0.1, "context_len": 0.1, "concurrency": 0.05}
+
+
 def _disagree(a: Item, b: Item, key: str) -> bool:
-    """Whether both state the field, and differently. Numbers may differ by a per mille, sizes of models by 2 %."""
+    """Whether both state the field, and differently: numbers by more than a per mille, or the tolerances above."""
     left, right = a.frozen.get(key), b.frozen.get(key)
     if left is None or right is None:
         return False
@@ -612,8 +619,7 @@ def _disagree(a: Item, b: Item, key: str) -> bool:
         return False  # a decode step is part of what a serving run does
     numbers = [isinstance(x, (int, float)) and not isinstance(x, bool) for x in (left, right)]
     if all(numbers):
-        # measured mean lengths wobble; a model's parameters are counted with and without embeddings
-        tolerance = {"parameters": 0.02, "input_len": 0.02, "output_len": 0.02}.get(key, 1e-3)
+        tolerance = _TOLERANCE.get(key, 1e-3) if a.kind == b.kind else _TOLERANCE_TO_ESTIMATE.get(key, 1e-3)
         return not math.isclose(left, right, rel_tol=tolerance)
     return bool(_text(left).casefold() != _text(right).casefold())
 

@@ -321,6 +321,9 @@ def _run_frozen(view: RunView) -> dict[str, Any]:
         "hardware": view.hardware.name if view.hardware is not None else run.hardware_hint,
         "launch_mode": stated.get("launch_mode"),
     }
+    if found["context_len"] is None and told.mode in ("serve", "latency") and told.input_len and told.output_len:
+        # what a decode step reads on average: the prompt and half of the answer
+        found["context_len"] = told.input_len + told.output_len / 2
     for name, keys in _EXTRA.items():
         value = next((told.extra[key] for key in keys if isinstance(told.extra.get(key), (str, int, float))), None)
         if found.get(name) is None:
@@ -348,7 +351,6 @@ def _estimate_frozen(estimate: BoundEstimate, request: BoundRequest) -> dict[str
         "model": estimate.model.name,
         "mode": w.phase,
         "batch": w.batch,
-        "context_len": w.context_len,
         "hardware": estimate.hardware.name,
         "devices": w.parallel.devices,
         "nodes": w.parallel.nodes,
@@ -361,8 +363,13 @@ def _estimate_frozen(estimate: BoundEstimate, request: BoundRequest) -> dict[str
         found |= {"recompute": w.recompute, "optimizer": w.optimizer}
         shown += ["gradients", "optimizer"]
     if w.phase == "decode":
+        found["context_len"] = w.context_len
         # what a serving run calls concurrency: sequences in flight on all replicas
         found["concurrency"] = w.batch * w.parallel.dp
+    if w.phase == "prefill":
+        found["input_len"] = w.seq_len + w.context_len
+        if w.context_len:
+            found["cached_len"] = w.context_len
     if w.phase != "decode" or w.seq_len != 1:
         found["seq_len"] = w.seq_len
     found |= {f"dtypes.{name}": getattr(w.dtypes, name) for name in shown}

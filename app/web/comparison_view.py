@@ -15,7 +15,7 @@ from app.services.context import Context
 from app.services.contracts import BoundRequest
 from app.services.what_if import WhatIf
 from app.storage.records import StoredComparison
-from app.web import rendering
+from app.web import formatting, rendering
 
 SHARE_HEADERS: Final[Mapping[str, str]] = {
     "X-Robots-Tag": "noindex, nofollow, noarchive",
@@ -95,6 +95,14 @@ def chart_title(items: Sequence[Mapping[str, Any]], row: Mapping[str, Any], base
         for number, (item, cell) in enumerate(zip(items, row["cells"], strict=True))
         if cell is not None and number != baseline and cell["verdict"] in ("better", "worse", "same")
     ]
+    reached = [
+        (item, cell) for item, cell in zip(items, row["cells"], strict=True) if cell is not None and cell["of_bound"]
+    ]
+    if not judged and reached:
+        item, cell = reached[0]
+        mine, base = _short(item["label"], 60), _short(items[baseline]["label"], 60)
+        measured, floor = (mine, base) if cell["kind"] == "measured" else (base, mine)
+        return f"{name}: {measured} reaches {formatting.percent(cell['of_bound'])} of {floor}"
     if not judged or row["better"] is None:
         return name
     item, cell = (max if row["better"] == "higher" else min)(judged, key=lambda pair: pair[1]["value"])

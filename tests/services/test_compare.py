@@ -93,6 +93,30 @@ def test_an_estimate_stands_beside_a_run_as_its_bound(context: Context) -> None:
     assert cell["expected_low"] < cell["expected_high"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [({"context_len": 4096}, "context"), ({"batch": 8}, "concurrency"), ({"context_len": 1200}, "")],
+)
+def test_a_bound_at_another_load_is_no_bound_of_the_run(context: Context, changes: Any, word: str) -> None:
+    (run,) = stored_runs(context, serving("measured", 2000.0, 0.0119))
+    stored = frozen(context, {"run": run}, estimate(workload=DECODE | changes))
+    cell = row(stored, "tpot_s.mean")["cells"][1]
+    # the run's decode steps read 1,024 + 256 / 2 = 1,152 tokens on average; 1,200 is near enough
+    assert cell["reason"] == (f"it is a bound for another {word}" if word else None)
+    assert (cell["ratio"] is None) == bool(word)
+
+
+def test_a_prefill_bound_stands_beside_the_time_to_first_token(context: Context) -> None:
+    metrics = {"ttft_s": {"mean": 0.1}, "output_tokens_per_s": 100.0}
+    (run,) = stored_runs(context, serving("measured", 1, 1, metrics=metrics))
+    asked = {"phase": "prefill", "batch": 1, "seq_len": 1024}
+    stored = frozen(context, {"run": run}, estimate(workload=asked))
+    cell = row(stored, "ttft_s.mean")["cells"][1]
+    assert (cell["kind"], cell["verdict"]) == ("bound", "of_bound")
+    longer = frozen(context, {"run": run}, estimate(workload=asked | {"seq_len": 8192}))
+    assert row(longer, "ttft_s.mean")["cells"][1]["reason"] == "it is a bound for another input length"
+
+
 def test_a_snapshot_holds_inputs_profile_and_model(context: Context) -> None:
     (run,) = stored_runs(context, serving("measured", 2000.0, 0.0119))
     stored = frozen(context, {"run": run}, estimate())
