@@ -49,7 +49,7 @@ _TOP = (
     "moe", "linear_layers", "sparse_attention", "mtp", "vision", "audio", "diffusion", "extra_params",
     "published_total_params", "published_active_params", "published_source", "published_digits",
     "computed_total_params", "computed_active_params", "computed_breakdown", "aliases", "notes", "sources",
-    "read", "copied_from",
+    "read", "copied_from", "hf_import",
 )
 # fmt: on
 _READ_ONLY = (
@@ -67,7 +67,7 @@ _READ_ONLY = (
 # fmt: off
 _OBJECTS = (
     "kv_cache", "cross_layer_kv_sharing", "linear_layers", "sparse_attention", "mtp", "vision", "audio",
-    "diffusion", "extra_params", "published_source", "computed_breakdown",
+    "diffusion", "extra_params", "published_source", "computed_breakdown", "hf_import",
 )
 _LAYER = (
     "count", "mixer", "kind", "window", "heads", "kv_heads", "head_dim", "v_head_dim", "qk_norm", "q_bias",
@@ -85,6 +85,7 @@ _MOE = (
 )
 # fmt: on
 _BIAS = ("qkv", "q", "k", "v", "o", "mlp", "router", "lm_head")
+_IMPORT = ("model_type", "family", "weights", "stored_as", "assumptions")
 _INDEXER = ("heads", "head_dim", "top_keys", "counted")
 
 _HINTS = {
@@ -280,6 +281,13 @@ class _ModelReader:
         if source is not None:
             part = Fields(source, f.at("published_source"), ("url", "read", "note"))
             part.link("url"), part.text("read"), part.text("note")
+        imported = f.object("hf_import")
+        if imported is not None:
+            part = Fields(imported, f.at("hf_import"), _IMPORT)
+            for key in ("model_type", "family", "weights", "stored_as"):
+                part.text(key, 200)
+            # What was assumed to read a config.json stays with the model: it is told again wherever it is read.
+            self.assumptions[:0] = part.texts("assumptions")
 
     # -- layers ---------------------------------------------------------------------------------------------------
 

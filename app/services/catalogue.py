@@ -31,7 +31,7 @@ from app.domain.precision import PRECISIONS
 from app.importers.registry import IMPORTERS
 from app.services.context import Context
 from app.services.contracts import WorkloadBody
-from app.services.references import resolve_model
+from app.services.references import parse_model, resolve_model
 from app.storage import hardware as stored_hardware
 from app.storage import models as stored_models
 from app.storage import workloads as stored_workloads
@@ -217,12 +217,12 @@ def _hardware_entry(row: StoredHardware) -> HardwareEntry:
 
 def hardware_matches(profile: HardwareProfile, text: str | None) -> bool:
     """Whether every word of `text` occurs in a name, an alias, the vendor or the architecture."""
-    return _matches(text, _hardware_words(profile))
+    return _matches(text, _hardware_names(profile))
 
 
-def _hardware_words(profile: HardwareProfile) -> str:
-    words = (profile.id, profile.name, profile.vendor, profile.architecture, profile.generation, profile.gfx)
-    return " ".join(word for word in (*words, *profile.aliases) if word).casefold()
+def _hardware_names(profile: HardwareProfile) -> tuple[str, ...]:
+    names = (profile.id, profile.name, profile.vendor, profile.architecture, profile.generation, profile.gfx)
+    return tuple(name for name in (*names, *profile.aliases) if name)
 
 
 # ---- models ---------------------------------------------------------------------------------------------------------
@@ -265,15 +265,12 @@ def get_model(ctx: Context, name: str) -> ModelEntry:
 def save_model(ctx: Context, data: Mapping[str, Any], *, id_: str | None = None) -> ModelEntry:
     """Store a team's own model: a new one, or with `id_` a new version of that one. Errors as for `save_hardware`.
 
-    The entry's `assumptions` list every default that was filled in.
+    `data` is our own shape, or `{"name": ..., "hf_config": {...}}` with an unmodified Hugging Face `config.json`. The
+    entry's `assumptions` list every default that was filled in.
     """
-    if "hf_config" in data:
-        raise InvalidInput(
-            ("hf_config",), "a Hugging Face config.json is not read yet: give hidden_size, num_layers and so on"
-        )
     revision = _revision(data)
     if id_ is None:
-        parsed = model_from_json(data, loc=())
+        parsed = parse_model(data)
         _refuse_taken(parsed.model.id, ctx.catalog.resolve_model)
         with ctx.storage.write() as session:
             row = stored_models.add(
@@ -285,7 +282,7 @@ def save_model(ctx: Context, data: Mapping[str, Any], *, id_: str | None = None)
             )
         return _model_entry(row)
     before = _changeable_model(ctx, id_)
-    parsed = model_from_json(_with_id(data, before.id), loc=())
+    parsed = parse_model(_with_id(data, before.id))
     with ctx.storage.write() as session:
         row = stored_models.update(
             session=session,
@@ -408,7 +405,7 @@ def _model_entry(row: StoredModel) -> ModelEntry:
 
 def model_matches(model: ModelSpec, text: str | None) -> bool:
     """Whether every word of `text` occurs in a name, an alias, the family, the repository name or the kind."""
-    return _matches(text, _model_words(model))
+    return _matches(text, _model_names(model))
 
 
 def _model_words(model: ModelSpec) -> str:
@@ -540,6 +537,8 @@ def _with_id(data: Mapping[str, Any], id_: str) -> dict[str, Any]:
 
 def _refuse_taken(id_: str, resolve: Callable[[str], Any]) -> None:
     """A team's entry must not take a name that already means a shipped one: links would change their meaning."""
+    if id_ == "new":
+        raise Conflict("'new' is the address of the form for new entries: give another name or an id")
     try:
         shipped = resolve(id_)
     except UnknownName:

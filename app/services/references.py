@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app.catalog.codec import hardware_from_json, model_from_json
+from app.catalog.codec import ParsedModel, hardware_from_json, model_from_json
+from app.catalog.fields import Fields
+from app.catalog.hf import model_from_hf_config
 from app.catalog.names import AmbiguousName, UnknownName
 from app.domain.errors import InvalidInput
 from app.domain.hardware import HardwareProfile
@@ -35,7 +37,7 @@ def resolve_hardware(ctx: Context, reference: str | Mapping[str, Any]) -> tuple[
 def resolve_model(ctx: Context, reference: str | Mapping[str, Any]) -> tuple[ModelSpec, tuple[str, ...]]:
     """The architecture meant, and every default that was filled in to read it. Errors as above, at `model`."""
     if not isinstance(reference, str):
-        parsed = model_from_json(reference)
+        parsed = parse_model(reference, ("model",))
         return parsed.model, tuple(parsed.assumptions)
     own = _own_model(ctx, reference)
     if own is not None:
@@ -44,6 +46,30 @@ def resolve_model(ctx: Context, reference: str | Mapping[str, Any]) -> tuple[Mod
         return ctx.catalog.resolve_model(reference), ()
     except (UnknownName, AmbiguousName) as error:
         raise InvalidInput(("model",), str(error)) from error
+
+
+def parse_model(data: Mapping[str, Any], loc: tuple[str, ...] = ()) -> ParsedModel:
+    """A model from its object: our own shape, or `{"hf_config": {...}}` with a Hugging Face `config.json` in it.
+
+    Beside `hf_config` only `name` and `id` may stand (and the `revision` of an edit): everything else is in the file.
+    Raises InvalidInput at `loc`.
+    """
+    if "hf_config" not in data:
+        return model_from_json(data, loc=loc)
+    allowed = ("hf_config", "name", "id", "revision")
+    for key in data:
+        if key not in allowed:
+            raise InvalidInput(
+                (*loc, str(key)[:100]),
+                "cannot stand beside hf_config: store the model, then change what is wrong in it",
+            )
+    fields = Fields(data, loc, allowed)
+    return model_from_hf_config(
+        data["hf_config"],
+        name=fields.text("name", 200),
+        id_=fields.identifier("id", "") or None,
+        loc=(*loc, "hf_config"),
+    )
 
 
 def own_hardware(ctx: Context, id_: str) -> HardwareProfile | None:
