@@ -9,7 +9,7 @@ are assumed, and the assumption is named wherever the result is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -22,7 +22,7 @@ from app.domain.precision import PRECISIONS
 from app.domain.run import Finding, ParsedRun
 from app.domain.step import DEFAULT_RANKS_PER_NODE, cost_table
 from app.domain.units import Flop, Ratio, Seconds
-from app.domain.workload import Dtypes, Parallel, Workload
+from app.domain.workload import MAX_TOKENS, Dtypes, Parallel, Workload
 
 What: TypeAlias = Literal["decode", "prefill", "train"]
 
@@ -184,21 +184,28 @@ def _steps(
 ) -> list[_Step | NotHeld]:
     mode = run.workload.mode
     phase = stated.get("phase")
+
+    def serving() -> list[_Step | NotHeld]:
+        return [
+            _read("decode", lambda: _serving_decode(run, template, parallel, stated)),
+            _read("prefill", lambda: _serving_prefill(run, template, parallel, stated)),
+        ]
+
     if mode == "train" or phase == "train":
-        return [_train(run, template, stated)]
+        return [_read("train", lambda: _train(run, template, stated))]
     if mode == "serve":
-        return [_serving_decode(run, template, parallel, stated), _serving_prefill(run, template, parallel, stated)]
+        return serving()
     if mode == "decode" or (mode is None and phase == "decode"):
-        return [_plain_decode(run, template, stated)]
+        return [_read("decode", lambda: _plain_decode(run, template, stated))]
     if mode == "prefill" or (mode is None and phase == "prefill"):
-        return [_plain_prefill(run, template, stated)]
+        return [_read("prefill", lambda: _plain_prefill(run, template, stated))]
     if mode == "latency" and run.workload.input_len and run.workload.output_len:
         reason = "Prompt and generation were timed as one, so neither can be held against a bound of its own."
         return [NotHeld("run", reason)]
     if run.value("tpot_s") is not None or run.value("tpot_s", "p50") is not None:
-        return [_serving_decode(run, template, parallel, stated), _serving_prefill(run, template, parallel, stated)]
+        return serving()
     if run.value("step_time_s") is not None:
-        return [_train(run, template, stated)]
+        return [_read("train", lambda: _train(run, template, stated))]
     return [
         NotHeld(
             "run",
@@ -207,6 +214,15 @@ def _steps(
             ("phase",),
         )
     ]
+
+
+def _read(what: What, build: Callable[[], _Step | NotHeld]) -> _Step | NotHeld:
+    """The step, or why the file's numbers make none (a batch of half a sequence, a context of 1e15 tokens)."""
+    try:
+        return build()
+    except InvalidInput as error:
+        field = ".".join(str(part) for part in error.loc)
+        return NotHeld(what, f"{WHAT_WORDS[what]} has no bound: {field} {error.reason}.", (field,))
 
 
 def _applies(stated: Mapping[str, Any], name: str, what: What, *, main: bool) -> Any:
@@ -279,7 +295,7 @@ def _in_flight(run: ParsedRun, tpot: Seconds, replicas: int) -> tuple[int, str]:
     together = decoded * tpot
     cap = run.workload.concurrency or math.inf
     capped = 1 <= cap < together
-    together = min(together, cap) if capped else together
+    together = min(together, cap if capped else float(MAX_TOKENS))
     batch = max(math.floor(together / replicas + 1e-9), 1)
     words = (
         f"Batch {batch}: {together:.3g} sequences in flight by Little's law "

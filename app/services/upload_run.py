@@ -24,6 +24,9 @@ from app.storage.blobs import sha256_of
 from app.storage.errors import NotFound
 from app.storage.records import StoredRun, StoredUpload
 
+MAX_RUNS = 1000
+"""Runs of one file: they are stored in one transaction, and other writers wait for it."""
+
 MAX_NAME = 200
 MAX_TAGS = 20
 MAX_TAG = 60
@@ -82,7 +85,7 @@ def upload_file(
     known = _stored_already(ctx, digest)
     if known is not None:
         return known
-    limits = replace(DEFAULT_LIMITS, max_bytes=ctx.settings.max_upload_bytes)
+    limits = replace(DEFAULT_LIMITS, max_bytes=ctx.settings.max_upload_bytes, max_runs=MAX_RUNS)
     parsed = parse_upload(content, shown_name, limits)
     links = [_links(ctx, run, profile_id, model_id) for run in parsed.runs]
     # The file is written before the database is locked, so that no other writer waits for the disk.

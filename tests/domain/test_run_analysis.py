@@ -230,6 +230,23 @@ def test_a_stated_layout_that_does_not_fit_is_a_warning_not_a_refusal():
     assert [f.check for f in analysis.findings] == ["does-not-fit"]
 
 
+@pytest.mark.parametrize(
+    ("mode", "metrics", "workload"),
+    [
+        ("serve", {"tpot_s.mean": 1e300, "output_tokens_per_s": 1e9}, {}),
+        ("serve", {"tpot_s.mean": 0.1, "ttft_s.mean": 0.1}, {"input_len": 1e15, "output_len": 1e15}),
+        ("decode", {"tpot_s.mean": 0.1}, {"batch": 0.4}),
+        ("prefill", {"prefill_time_s.mean": 0.1}, {"input_len": 1e15}),
+        ("train", {"step_time_s": 0.1}, {"input_len": 1e15, "batch": 1.0}),
+        ("decode", {"tpot_s.mean": 0.0}, {}),
+    ],
+)
+def test_absurd_numbers_are_answered_and_never_break(mode, metrics, workload):
+    analysis = analyse_run(a_run(mode, metrics, **workload), DEVICE, TINY)
+    assert analysis.verdict
+    assert all(0 < row.of_bound < float("inf") for row in analysis.rows)
+
+
 def test_what_a_person_states_goes_over_the_file():
     run = a_run("decode", {"tpot_s.mean": 0.2}, batch=1, context_len=99)
     row = only_row(run, batch=3, context_len=7, dtypes={"kv": "fp8"})
