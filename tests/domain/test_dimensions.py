@@ -15,6 +15,7 @@ from app.domain.blocks.ends import embedding_rows, head_rows
 from app.domain.blocks.mlp import mlp_rows, moe_rows
 from app.domain.collectives import ring_time, tree_time, wire_bytes
 from app.domain.cost import Op, elementwise, gemm
+from app.domain.layout import layout_of
 from app.domain.lower_bound import ceilings, ridge
 from app.domain.model import Attention, DenseMlp, LatentAttention, MoeMlp
 from app.domain.workload import Workload
@@ -71,7 +72,7 @@ def context(phase: str) -> StepContext:
     model = LLAMA3_8B
     workload = Workload(phase=phase, batch=2, seq_len=1 if phase == "decode" else 64)  # type: ignore[arg-type]
     context_len = 0.0 if phase == "train" else 100.0
-    ctx = StepContext(model, workload, 2.0, float(workload.seq_len), context_len, tp=1.0, ranks_per_node=8)
+    ctx = StepContext(model, workload, 2.0, float(workload.seq_len), context_len, layout_of(model, workload, 8))
     for name in ("weight", "activation", "kv", "gradient"):
         ctx.__dict__[name] = 2.0 * BYTE
     return ctx

@@ -28,6 +28,7 @@ from app.domain.blocks.context import StepContext
 from app.domain.blocks.mlp import moe_rows
 from app.domain.cost import CostTable
 from app.domain.hardware import HardwareProfile
+from app.domain.layout import layout_of
 from app.domain.lower_bound import Bound, ceilings, lower_bound
 from app.domain.model import Attention, DenseMlp, LatentAttention, LayerGroup, ModelSpec, MoeMlp
 from app.domain.single_op import attention_table, collective_table, elementwise_table, gemm_table
@@ -88,7 +89,7 @@ def _layer_table(question: dict[str, Any]) -> CostTable:
     hidden = question.get("hidden", 7168)
     model = ModelSpec("layer", "layer", "decoder", hidden, 1, (group,), activation="silu")
     ctx = StepContext(
-        model, workload, float(workload.batch), 1.0, float(workload.context_len), tp=1.0, ranks_per_node=8
+        model, workload, float(workload.batch), 1.0, float(workload.context_len), layout_of(model, workload, 8)
     )
     if isinstance(layer, MoeMlp):
         rows = [op for op in moe_rows(ctx, layer, 1.0) if op.name not in ("router", "top-k")]
