@@ -1,4 +1,4 @@
-"""One metric of a comparison as bars: measured solid, bounds as outlines, the expected range as a band behind them."""
+"""One metric of a comparison as bars: measured solid, bounds as outlines, the expected range as a line below."""
 
 from __future__ import annotations
 
@@ -23,27 +23,6 @@ def comparison_bars(
     names = bar_names(items, baseline)
     traces: list[dict[str, Any]] = []
     shown = [(name, cell) for name, cell in zip(names, cells, strict=True) if cell is not None]
-    bands = [(name, cell) for name, cell in shown if _band(cell)]
-    if bands:
-        traces.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": "expected range",
-                "y": [name for name, _ in bands],
-                "x": [(c["expected_high"] - c["expected_low"]) / factor for _, c in bands],
-                "base": [c["expected_low"] / factor for _, c in bands],
-                "width": 0.28,
-                "meta": {"kind": "expected"},
-                "marker": {"color": "var(--chart-mark)"},
-                "hovertemplate": "%{customdata}<extra></extra>",
-                "customdata": [
-                    f"expected {shown_value(c['expected_low'], row['unit'])}"
-                    f" to {shown_value(c['expected_high'], row['unit'])}"
-                    for _, c in bands
-                ],
-            }
-        )
     for kind in ("measured", "bound", "expected"):
         mine = [(number, name, c) for number, (name, c) in enumerate(zip(names, cells, strict=True)) if _is(c, kind)]
         if not mine:
@@ -59,9 +38,33 @@ def comparison_bars(
                 "meta": {"kind": kind},
                 "marker": {"color": colours},
                 "text": [label(bar_text(c, row)) for _, _, c in mine],
+                "customdata": [label(c["reason"] or c["words"]) for _, _, c in mine],
                 "textposition": "auto",
                 "insidetextanchor": "start",
-                "hovertemplate": "%{y}: %{text}<extra></extra>",
+                "hovertemplate": "%{y}: %{text}<br>%{customdata}<extra></extra>",
+            }
+        )
+    bands = [(name, cell) for name, cell in shown if _band(cell)]
+    if bands:
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": "expected range",
+                "y": [name for name, _ in bands],
+                "x": [(c["expected_high"] - c["expected_low"]) / factor for _, c in bands],
+                "base": [c["expected_low"] / factor for _, c in bands],
+                # below its bar, so that it hides no number
+                "offset": 0.34,
+                "width": 0.12,
+                "meta": {"kind": "expected"},
+                "marker": {"color": "var(--chart-mark)"},
+                "hovertemplate": "%{customdata}<extra></extra>",
+                "customdata": [
+                    f"expected {shown_value(c['expected_low'], row['unit'])}"
+                    f" to {shown_value(c['expected_high'], row['unit'])}"
+                    for _, c in bands
+                ],
             }
         )
     shapes = []
@@ -83,15 +86,37 @@ def comparison_bars(
         data=tuple(traces),
         layout={
             "barmode": "overlay",
-            "height": 96 + 38 * len(items),
-            "margin": {"l": 16, "r": 24, "t": 8, "b": 48},
+            "height": 110 + 54 * len(items),
+            "bargap": 0.56,
+            "margin": {"l": 12, "r": 24, "t": 8, "b": 48},
             "xaxis": {
-                "title": {"text": f"{row['label']}, {unit}" if unit else row["label"]},
+                "title": {"text": row["label"] if row["label"].endswith(unit) else f"{row['label']}, {unit}"},
                 "rangemode": "tozero",
                 "exponentformat": "SI",
             },
-            "yaxis": {"autorange": "reversed", "categoryorder": "array", "categoryarray": names},
+            "yaxis": {
+                "autorange": "reversed",
+                "categoryorder": "array",
+                "categoryarray": names,
+                "showticklabels": False,
+                "ticks": "",
+            },
             "shapes": shapes,
+            # above the bars, since beside them a phone has no room for names
+            "annotations": [
+                {
+                    "x": 0,
+                    "y": name,
+                    "text": name if cell is not None else f"{name}: not reported",
+                    "xanchor": "left",
+                    "yanchor": "bottom",
+                    "yshift": 9,
+                    "showarrow": False,
+                    "align": "left",
+                    "font": {"size": 13, "color": "var(--chart-text)"},
+                }
+                for name, cell in zip(names, cells, strict=True)
+            ],
             "showlegend": len(traces) > 1,
             "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         },
@@ -148,9 +173,11 @@ def static_bars(items: Sequence[Mapping[str, Any]], row: Mapping[str, Any], base
 
 
 def bar_text(cell: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """What stands at a bar: the value with its unit, and the ratio in words where there is one."""
+    """What stands at a bar: the value with its unit, and its ratio to the baseline."""
     value = shown_value(cell["value"], row["unit"])
-    return value if cell["verdict"] == "baseline" or cell["ratio"] is None else f"{value}, {cell['words']}"
+    if cell["verdict"] in ("better", "worse", "same", "changed"):
+        return f"{value}, {cell['words'].split(',')[0]}" if cell["ratio"] is not None else value
+    return value
 
 
 def shown_value(value: float, unit: str) -> str:
@@ -163,7 +190,8 @@ def shown_value(value: float, unit: str) -> str:
         return with_prefix(value, unit)
     if unit == "1":
         return short(value)
-    return f"{short(value, 4)} {'per s' if unit == '1/s' else unit}"
+    number = f"{value:,.0f}" if abs(value) >= 1000 else short(value)
+    return f"{number} {'per s' if unit == '1/s' else unit}"
 
 
 def _is(cell: Mapping[str, Any] | None, kind: str) -> bool:

@@ -37,6 +37,8 @@ def run_gap(row: BoundRow, *, title: str, caption: str = "") -> ChartSpec:
                 "text": [seconds(time) if wide else ""],
                 "textposition": "inside",
                 "insidetextanchor": "middle",
+                # a sliver is in the table; in the legend it would only promise what nobody can see
+                "showlegend": time > 0.005 * row.measured,
                 "hovertemplate": f"{label}: {seconds(time)}<extra></extra>",
             }
         )

@@ -456,7 +456,6 @@ def _of_bound(
     """A measurement beside a bound (or a forecast): the share of it that is reached, whichever side it stands on."""
     is_expected = "expected" in (value.kind, base.kind)
     other = "expected" if is_expected else "bound"
-    estimate_, run = (item, base_item) if value.kind != "measured" else (base_item, item)
     differs = [f for f in ("model", "hardware", *_LOAD_FIELDS) if _disagree(item, base_item, f)]
     if differs and not is_expected:
         names = ", ".join(_FIELD[f].label for f in differs)
@@ -466,7 +465,7 @@ def _of_bound(
             None,
             "refused",
             "no ratio",
-            f"{_quoted(estimate_.label)} is a bound for another {names} than {_quoted(run.label)} has",
+            f"{'the baseline is' if value.kind == 'measured' else 'it is'} a bound for another {names}",
             low=value.low,
             high=value.high,
         )
@@ -609,6 +608,8 @@ def _disagree(a: Item, b: Item, key: str) -> bool:
     left, right = a.frozen.get(key), b.frozen.get(key)
     if left is None or right is None:
         return False
+    if key == "mode" and a.kind != b.kind and _phases(a) & _phases(b):
+        return False  # a decode step is part of what a serving run does
     numbers = [isinstance(x, (int, float)) and not isinstance(x, bool) for x in (left, right)]
     if all(numbers):
         # measured mean lengths wobble; a model's parameters are counted with and without embeddings
@@ -687,7 +688,7 @@ def _findings(
         "BC-03",
         "warning",
         "Not the same launch mode, and the gain is not booked as runtime: it may be launch overhead.",
-        [hit for hit in against("BC-03") if hit[0].book_as != "runtime"],
+        [hit for hit in against("BC-03") if hit[0].book_as != "runtime" and hit[0].kind == base.kind],
     )
     precisions = against("BC-04")
     measured = [h for h in precisions if h[0].kind == base.kind == "run"]

@@ -167,12 +167,12 @@ class OptimizerBytes:
 
 def optimizer_bytes_per_parameter(optimizer: str, dtypes: Dtypes) -> OptimizerBytes:
     """Optimizer bytes by kind (F-4.10, F-6.1). A master copy in fp32 is kept where weights are stored narrower."""
+    if optimizer == "none":
+        return OptimizerBytes(0.0, 0.0)
     w, g, s = dtypes.bytes_of("weights"), dtypes.bytes_of("gradients"), dtypes.bytes_of("optimizer")
     master = 4.0 if w < 4 else 0.0
     source = master or w  # what the update reads
-    moments = {"adamw": 2 * s, "adamw8bit": 2.0, "sgd": s, "none": 0.0}[optimizer]
-    if optimizer == "none":
-        return OptimizerBytes(0.0, 0.0)
+    moments = {"adamw": 2 * s, "adamw8bit": 2.0, "sgd": s}[optimizer]
     return OptimizerBytes(state=moments + master, traffic=g + moments + source + moments + master + w)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from app.domain.denoiser import Denoiser
 from app.domain.errors import UnsupportedArchitecture
 
 AttentionKind: TypeAlias = Literal["full", "sliding", "chunked", "bidirectional", "cross"]
@@ -33,7 +34,8 @@ class Attention:
     `own_kv` is false where the layer reads another layer's cache. `qk_norm`: "head" has a gain vector of `head_dim`
     for queries and keys, "full" one over all heads' width. `sinks` adds one learned logit a head (gpt-oss).
     `v_from_k`: values are the key projection, so there is no value projection (Gemma 4's full layers); both are cached.
-    `indexer`: a query attends to chosen keys only.
+    `indexer`: a query attends to chosen keys only. `output_gate`: a second projection as wide as the queries scales the
+    output (Qwen3-Next).
     """
 
     heads: int
@@ -51,6 +53,7 @@ class Attention:
     sinks: bool = False
     v_from_k: bool = False
     indexer: SparseIndexer | None = None
+    output_gate: bool = False
 
     @property
     def variant(self) -> str:
@@ -64,7 +67,8 @@ class Attention:
 class LatentAttention:
     """Multi-head latent attention (DeepSeek-V2): one compressed latent and one shared rotary key are cached.
 
-    `indexer` is DeepSeek sparse attention: a query attends to the keys that it picks.
+    `indexer` is DeepSeek sparse attention: a query attends to the keys that it picks. `output_gate` scales the heads'
+    outputs by a projection of the layer's input (Kimi K3).
     """
 
     heads: int
@@ -74,6 +78,7 @@ class LatentAttention:
     v_head_dim: int
     q_lora_rank: int | None = None
     indexer: SparseIndexer | None = None
+    output_gate: bool = False
 
     @property
     def cached_elements(self) -> int:
@@ -82,14 +87,233 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class Mamba1:
+    """Selective state space (S6): `inner` channels with a state of `state` elements each, scanned in order.
+
+    `inner_norms` normalises the step size and the input and output maps (Jamba).
+    """
+
+    inner: int
+    state: int
+    conv: int
+    dt_rank: int
+    inner_norms: bool = False
+
+    @property
+    def state_elements(self) -> int:
+        """Recurrent state of one layer and sequence."""
+        return self.inner * self.state
+
+    @property
+    def conv_elements(self) -> int:
+        """Past inputs that the causal convolution keeps for one layer and sequence."""
+        return self.inner * (self.conv - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba2:
+    """State-space duality (SSD): `heads` heads of `head_dim` channels share a scalar decay and `groups` input maps."""
+
+    heads: int
+    head_dim: int
+    groups: int
+    state: int
+    conv: int
+    gated_norm: bool = True
+
+    @property
+    def inner(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def conv_channels(self) -> int:
+        return self.inner + 2 * self.groups * self.state
+
+    @property
+    def state_elements(self) -> int:
+        return self.inner * self.state
+
+    @property
+    def conv_elements(self) -> int:
+        return self.conv_channels * (self.conv - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDeltaNet:
+    """Gated delta rule (Qwen3-Next): a matrix of key by value dimensions per value head is the state."""
+
+    key_heads: int
+    value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    conv: int
+
+    @property
+    def key_width(self) -> int:
+        return self.key_heads * self.key_head_dim
+
+    @property
+    def value_width(self) -> int:
+        return self.value_heads * self.value_head_dim
+
+    @property
+    def state_elements(self) -> int:
+        return self.value_width * self.key_head_dim
+
+    @property
+    def conv_elements(self) -> int:
+        return (2 * self.key_width + self.value_width) * (self.conv - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class KimiDeltaAttention:
+    """Delta rule with a decay per channel (KDA). `gate_rank` None: the output gate is one full matrix."""
+
+    heads: int
+    head_dim: int
+    conv: int
+    gate_rank: int | None = None
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def state_elements(self) -> int:
+        return self.width * self.head_dim
+
+    @property
+    def conv_elements(self) -> int:
+        return 3 * self.width * (self.conv - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class LightningAttention:
+    """Linear attention with a fixed decay per head and an output gate (MiniMax)."""
+
+    heads: int
+    head_dim: int
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def state_elements(self) -> int:
+        return self.width * self.head_dim
+
+    @property
+    def conv_elements(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rwkv5:
+    """RWKV-5 time mixing: linear attention with learned decay, bonus and gate. The last input is kept as well."""
+
+    heads: int
+    head_dim: int
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def state_elements(self) -> int:
+        return self.width * self.head_dim
+
+    @property
+    def conv_elements(self) -> int:
+        return self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Rwkv7:
+    """RWKV-7 time mixing: a delta rule whose decay, learning rate, value mix and gate are low-rank maps."""
+
+    heads: int
+    head_dim: int
+    decay_rank: int
+    rate_rank: int
+    value_rank: int
+    gate_rank: int
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def state_elements(self) -> int:
+        return self.width * self.head_dim
+
+    @property
+    def conv_elements(self) -> int:
+        return self.width
+
+
+StateMixer: TypeAlias = Mamba1 | Mamba2 | GatedDeltaNet | KimiDeltaAttention | LightningAttention | Rwkv5 | Rwkv7
+"""Mixers that keep a state of constant size instead of a cache that grows with the context."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelMixers:
+    """Attention and a state-space mixer that read the same input; their outputs are added (Falcon-H1)."""
+
+    attention: Attention
+    state: Mamba2
+
+
+@dataclass(frozen=True, slots=True)
+class SharedAttentionBlock:
+    """A whole attention and MLP block that runs before a state-space layer with weights shared between layers (Zamba2).
+
+    Attention reads the layer's input beside the token's embedding (`input_width`, twice the hidden size). `weight_sets`
+    sets of weights serve all layers in turn; each use adds a low-rank update of the MLP's first matrix (`lora_rank`)
+    and a projection of its own. Each use has its own cache.
+    """
+
+    attention: Attention
+    input_width: int
+    mlp: DenseMlp
+    weight_sets: int
+    lora_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBlockThenMixer:
+    """A layer of a stack with a shared attention block: the block, then the layer's own state-space mixer."""
+
+    block: SharedAttentionBlock
+    mixer: Mamba2
+
+
+@dataclass(frozen=True, slots=True)
+class SelfAndCrossAttention:
+    """Attention of an encoder-decoder's decoder layer: to its own tokens, then to the encoder's output."""
+
+    own: Attention
+    cross: Attention
+
+
+@dataclass(frozen=True, slots=True)
 class OtherMixer:
-    """A token mixer that the cost table does not know (yet): named, so that a refusal can say what is missing."""
+    """A token mixer that the cost table does not know: named, so that a refusal can say what is missing."""
 
     name: str
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
-Mixer: TypeAlias = Attention | LatentAttention | OtherMixer
+Mixer: TypeAlias = (
+    Attention
+    | LatentAttention
+    | StateMixer
+    | ParallelMixers
+    | SharedBlockThenMixer
+    | SelfAndCrossAttention
+    | OtherMixer
+)
+
+STATE_MIXERS = (Mamba1, Mamba2, GatedDeltaNet, KimiDeltaAttention, LightningAttention, Rwkv5, Rwkv7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +349,14 @@ class MoeMlp:
     latent_size: int | None = None
 
 
-Mlp: TypeAlias = DenseMlp | MoeMlp
+@dataclass(frozen=True, slots=True)
+class RwkvFfn:
+    """RWKV-5 channel mixing: two matrices and a receptance matrix that gates the output. The last input is kept."""
+
+    intermediate: int
+
+
+Mlp: TypeAlias = DenseMlp | MoeMlp | RwkvFfn
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +371,45 @@ class LayerGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class InputProduct:
+    """A product that turns raw input into tokens: a patch projection or a convolution.
+
+    It runs `per_token` times for each token of the stack, with `inputs` numbers in and `outputs` out.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    per_token: int = 1
+    bias: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tower:
+    """A vision or audio encoder beside a language model.
+
+    `merge` of its tokens become one token of the language model, by products of `projector_elements` matrix elements
+    in all.
+    """
+
+    modality: Literal["vision", "audio"]
+    stack: ModelSpec
+    merge: int
+    projector_elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionModules:
+    """Multi-token prediction (DeepSeek-V3): `count` modules, each of a projection from two hidden widths and `layers`.
+
+    Embedding and output head are those of the model.
+    """
+
+    count: int
+    layers: tuple[LayerGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model as the cost table needs it.
 
@@ -147,6 +417,12 @@ class ModelSpec:
     input (PaLM, Falcon, GPT-J). `learned_positions` counts rows of a learned position table. `tower_params` counts the
     vision or audio tower beside the language model. `undescribed` names parameters that no layer describes, where there
     are some. `record` is the whole catalogue entry, for pages that show everything.
+
+    Beyond decoders: `front` turns raw input into tokens where there is no embedding of words; `class_tokens` are learned
+    tokens put before them; `token_types` rows of a second table and `embedding_norm` a norm right behind the embedding
+    (BERT, RWKV); `relative_positions` learned attention biases; `pooling` what follows an encoder's last layer.
+    `encoder` is the encoder of an encoder-decoder, whose decoder is `layers`. `tower` and `prediction` run when the
+    workload asks for them. `denoiser` stands instead of layers.
     """
 
     id: str
@@ -174,6 +450,16 @@ class ModelSpec:
     published_active_params: float | None = None
     tower_params: int = 0
     undescribed: str | None = None
+    front: tuple[InputProduct, ...] = ()
+    class_tokens: int = 0
+    token_types: int = 0
+    embedding_norm: bool = False
+    relative_positions: int = 0
+    pooling: Literal["dense", "attention"] | None = None
+    encoder: ModelSpec | None = None
+    tower: Tower | None = None
+    prediction: PredictionModules | None = None
+    denoiser: Denoiser | None = None
     aliases: tuple[str, ...] = ()
     shipped: bool = True
     copied_from: str | None = None

@@ -686,8 +686,9 @@ class ModelSheet:
     kv_contexts: tuple[int, ...]
     facts: tuple[tuple[str, str], ...]
     remarks: tuple[str, ...]
-    documents: tuple[str, ...]
-    published_source: Mapping[str, str]
+    documents: tuple[FigureSource, ...]
+    published: FigureSource | None
+    is_published_rounded: bool
     runs: tuple[RunSummary, ...]
     run_count: int
 
@@ -699,7 +700,6 @@ def model_sheet(ctx: Context, entry: ModelEntry) -> ModelSheet:
     count = line.parameters
     runs = _runs(ctx, RunFilter(model=model.id), limit=5)
     contexts = _contexts(model)
-    published = model.record.get("published_source")
     return ModelSheet(
         entry=entry,
         headline=_model_headline(line),
@@ -712,10 +712,27 @@ def model_sheet(ctx: Context, entry: ModelEntry) -> ModelSheet:
         kv_contexts=contexts,
         facts=tuple((term, text) for term, text in _model_facts(model) if text),
         remarks=tuple(str(note) for note in model.record.get("notes", ())),
-        documents=tuple(str(url) for url in model.record.get("sources", ())),
-        published_source={k: str(v) for k, v in published.items() if v} if isinstance(published, Mapping) else {},
+        documents=tuple(
+            FigureSource(("layers",), _text(model.record.get("read")) or "primary", str(url))
+            for url in model.record.get("sources", ())
+        ),
+        published=_published(model),
+        is_published_rounded=model.record.get("published_digits") == "rounded",
         runs=runs.items,
         run_count=runs.total,
+    )
+
+
+def _published(model: ModelSpec) -> FigureSource | None:
+    """Where the published totals were read."""
+    source = model.record.get("published_source")
+    if not isinstance(source, Mapping):
+        return None
+    return FigureSource(
+        ("published_total_params",),
+        _text(source.get("read")) or "primary",
+        _text(source.get("url")),
+        _text(source.get("note")),
     )
 
 

@@ -68,12 +68,13 @@ class EstimateItem(Contract):
 
 
 def _kind_of(value: Any) -> str:
+    """Which body an item has. The words are none of its fields, so that an error's path can leave them out."""
     keys = value if isinstance(value, Mapping) else getattr(value, "model_fields_set", ())
-    return "estimate" if "estimate" in keys else "run"
+    return "estimate item" if "estimate" in keys else "run item"
 
 
 ItemBody = Annotated[
-    Annotated[RunItem, Tag("run")] | Annotated[EstimateItem, Tag("estimate")],
+    Annotated[RunItem, Tag("run item")] | Annotated[EstimateItem, Tag("estimate item")],
     Discriminator(_kind_of),
 ]
 
@@ -570,7 +571,7 @@ def summary_json(stored: ComparisonSummary) -> dict[str, Any]:
 
 # ---- exports --------------------------------------------------------------------------------------------------------
 
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 def csv_cell(value: object) -> str:

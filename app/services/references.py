@@ -37,9 +37,9 @@ def resolve_model(ctx: Context, reference: str | Mapping[str, Any]) -> tuple[Mod
     if not isinstance(reference, str):
         parsed = model_from_json(reference)
         return parsed.model, tuple(parsed.assumptions)
-    own = own_model(ctx, reference)
+    own = _own_model(ctx, reference)
     if own is not None:
-        return own, ()
+        return own
     try:
         return ctx.catalog.resolve_model(reference), ()
     except (UnknownName, AmbiguousName) as error:
@@ -57,11 +57,19 @@ def own_hardware(ctx: Context, id_: str) -> HardwareProfile | None:
 
 def own_model(ctx: Context, id_: str) -> ModelSpec | None:
     """A team's own model with this id, or None."""
+    found = _own_model(ctx, id_)
+    return None if found is None else found[0]
+
+
+def _own_model(ctx: Context, id_: str) -> tuple[ModelSpec, tuple[str, ...]] | None:
+    """A team's own model, and what was filled in when it was entered: an estimate on it assumes that still."""
     if id_ in ctx.catalog.models:
         return None
     with ctx.storage.read() as session:
         row = stored_models.find(session=session, model_id=id_)
-    return None if row is None else model_from_json(row.payload).model
+    if row is None:
+        return None
+    return model_from_json(row.payload).model, tuple(map(str, row.payload.get("assumptions", ())))
 
 
 def own_names(ctx: Context) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:

@@ -50,6 +50,7 @@ from app.storage.records import (
 )
 
 MAX_NOTES = 10_000
+MOST_WHOLE_RUNS = 200
 SEVERITIES = ("error", "warning", "info")
 
 METRIC_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -515,7 +516,7 @@ def run_json(view: RunView) -> dict[str, Any]:
         "not_reported": list(view.not_reported),
         "findings": [finding_json(finding) for finding in view.findings],
         "verdict": view.analysis.verdict,
-        "upload": upload_json(run.upload) | {"runs": [sibling.id for sibling in view.siblings]},
+        "upload": upload_json(run.upload) | {"runs": [sibling.id for sibling in view.siblings[:MOST_WHOLE_RUNS]]},
     }
     if parsed.kernels:
         answer["kernels"] = [dict(kernel) for kernel in parsed.kernels]
@@ -571,7 +572,7 @@ def upload_json(upload: StoredUpload) -> dict[str, Any]:
 
 
 def outcome_json(ctx: Context, outcome: UploadOutcome) -> dict[str, Any]:
-    """The answer to an upload."""
+    """The answer to an upload: whole runs, and beyond MOST_WHOLE_RUNS only what lists show of them."""
     return {
         "upload": outcome.upload.id,
         "file_name": outcome.upload.file_name,
@@ -579,7 +580,10 @@ def outcome_json(ctx: Context, outcome: UploadOutcome) -> dict[str, Any]:
         "sha256": outcome.upload.sha256,
         "size_bytes": outcome.upload.size_bytes,
         "created": outcome.created,
-        "runs": [run_json(view_of(ctx, run, outcome.runs)) for run in outcome.runs],
+        "runs": [
+            run_json(view_of(ctx, run, outcome.runs)) if place < MOST_WHOLE_RUNS else summary_json(run)
+            for place, run in enumerate(outcome.runs)
+        ],
         "findings": [finding_json(finding) for finding in outcome.findings],
     }
 

@@ -98,7 +98,11 @@ def chart_title(items: Sequence[Mapping[str, Any]], row: Mapping[str, Any], base
     if not judged or row["better"] is None:
         return name
     item, cell = (max if row["better"] == "higher" else min)(judged, key=lambda pair: pair[1]["value"])
-    return f"{name}: {item['label']} at {cell['words']}"
+    return f"{name}: {_short(item['label'], 80)} at {cell['words']}"
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def differences_table(snapshot: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,7 +110,7 @@ def differences_table(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "columns": [
             {"label": "What", "head": True},
-            *({"label": item["label"], "wrap": True} for item in snapshot["items"]),
+            *({"label": _short(item["label"], 40), "title": item["label"], "wrap": True} for item in snapshot["items"]),
         ],
         "rows": [
             [

@@ -151,6 +151,13 @@ def percent(value: object) -> str:
     return str(human)
 
 
+def signed_percent(value: object) -> str:
+    """A relative difference with its sign: 0.012 -> "+1.2 %", 0 -> "0 %"."""
+    human = quantity(value, "ratio")
+    number = _finite(value)
+    return f"+{human}" if number is not None and number > 0 else str(human)
+
+
 def times(value: object) -> str:
     """A factor: 1.24 -> "1.24×"."""
     number = _finite(value)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse
@@ -215,6 +215,16 @@ def query(base: str, **values: Any) -> str:
     return f"{base}?{urlencode(kept, doseq=True)}" if kept else base
 
 
+def document_name(url: str) -> str:
+    """An address as a reader recognises it: the site, or the repository, and the last part of the path."""
+    parts = urlsplit(url)
+    steps = [unquote(step) for step in parts.path.split("/") if step]
+    site = (parts.hostname or url).removeprefix("www.")
+    if site == "github.com" and len(steps) >= 2:
+        site, steps = "/".join(steps[:2]), steps[4:]
+    return f"{site}: {steps[-1]}"[:90] if steps else site[:90]
+
+
 def data_block(value: object) -> Markup:
     """`value` as JSON that may stand inside <script type="application/json">: nothing in it can end the element.
 
@@ -306,6 +316,7 @@ def environment() -> Environment:
     env.filters.update(
         quantity=formatting.quantity,
         percent=formatting.percent,
+        signed_percent=formatting.signed_percent,
         times=formatting.times,
         count=formatting.count,
         significant=formatting.significant,
@@ -315,6 +326,7 @@ def environment() -> Environment:
         chart_spec=chart_spec,
         provenance=provenance,
         resource=resource,
+        document_name=document_name,
         path_segment=lambda text: quote(str(text), safe=""),
     )
     env.globals.update(

@@ -157,7 +157,7 @@ def test_a_bound_of_something_else_is_refused(field: str, value: Any, word: str)
     result = compare([run("measured", {"tpot_s.mean": 0.02}), bound("bound", {"tpot_s.mean": 0.01}, **{field: value})])
     refused = cell(result, "tpot_s.mean", 1)
     assert refused.ratio is None
-    assert refused.reason == f"“bound” is a bound for another {word} than “measured” has"
+    assert refused.reason == f"it is a bound for another {word}"
 
 
 def test_a_bound_stands_beside_the_mean_or_else_the_median() -> None:

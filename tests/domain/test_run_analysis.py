@@ -2,7 +2,8 @@
 
 Tiny: 64 wide, one layer, 4 heads of 16, gated MLP of 128, 100 words, head not tied. Weights that a decode step reads in
 bf16: QKV 64*192, output 64*64, MLP 3*64*128, head 64*100 = 47,360 elements = 94,720 B. KV: 2*64 elements = 256 B a
-token. The device reads 1 MB/s, computes 1 TFLOP/s and keeps every activation in cache: a step takes a microsecond a byte.
+token. The device reads 1 MB/s, computes 1 TFLOP/s and keeps every activation in cache, so a step takes one microsecond
+for each byte.
 """
 
 from __future__ import annotations

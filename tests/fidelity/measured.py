@@ -23,12 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from app.catalog.loader import load_catalog
-from app.domain.blocks.attention import latent_attention_rows
-from app.domain.blocks.context import StepContext
-from app.domain.blocks.mlp import moe_rows
 from app.domain.cost import CostTable
 from app.domain.hardware import HardwareProfile
-from app.domain.layout import layout_of
 from app.domain.lower_bound import Bound, ceilings, lower_bound
 from app.domain.model import Attention, DenseMlp, LatentAttention, LayerGroup, ModelSpec, MoeMlp
 from app.domain.single_op import attention_table, collective_table, elementwise_table, gemm_table
@@ -86,16 +82,15 @@ def _layer_table(question: dict[str, Any]) -> CostTable:
     else:
         layer = LatentAttention(**question["dims"])
         group = LayerGroup(1, layer, None)
-    hidden = question.get("hidden", 7168)
-    model = ModelSpec("layer", "layer", "decoder", hidden, 1, (group,), activation="silu")
-    ctx = StepContext(
-        model, workload, float(workload.batch), 1.0, float(workload.context_len), layout_of(model, workload, 8)
-    )
-    if isinstance(layer, MoeMlp):
-        rows = [op for op in moe_rows(ctx, layer, 1.0) if op.name not in ("router", "top-k")]
-    else:
-        rows = [op for op in latent_attention_rows(ctx, layer, 1.0) if op.kind == "attention"]
-    return CostTable.of(rows, tokens=ctx.tokens)
+    model = ModelSpec("layer", "layer", "decoder", question.get("hidden", 7168), 1, (group,), activation="silu")
+    table = cost_table(model, workload)
+    rows = [
+        op
+        for op in table.ops
+        if (op.stage == "moe" and op.kind != "collective" and op.name not in ("router", "top-k", "mlp norm"))
+        or op.kind == "attention"
+    ]
+    return CostTable.of(rows, tokens=table.tokens)
 
 
 def _step_table(hardware: HardwareProfile, question: dict[str, Any]) -> CostTable:

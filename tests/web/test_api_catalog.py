@@ -228,6 +228,8 @@ def test_defaults_that_were_filled_in_are_listed(client: TestClient) -> None:
     answer = client.post("/api/v1/models", json=body)
     assert answer.status_code == 201
     assert any("kv_heads" in text for text in answer.json()["assumptions"])
+    bound = client.post("/api/v1/estimates/bound", json={"hardware": H100, "model": answer.json()["id"]}).json()
+    assert set(answer.json()["assumptions"]) <= set(bound["assumptions"])
 
 
 def test_a_model_that_cannot_be_understood_is_refused(client: TestClient) -> None:

@@ -11,8 +11,11 @@ from app.web.routes.api_estimates import router as api_estimates_router
 from app.web.routes.api_runs import router as api_runs_router
 from app.web.routes.comparisons import router as comparisons_router
 from app.web.routes.explore import router as explore_router
+from app.web.routes.hardware import router as hardware_router
 from app.web.routes.home import router as home_router
+from app.web.routes.models import router as models_router
 from app.web.routes.runs import router as runs_router
+from app.web.routes.search import router as search_router
 from app.web.routes.service import router as service_router
 from app.web.routes.shares import router as shares_router
 
@@ -20,6 +23,9 @@ ROUTERS: tuple[APIRouter, ...] = (
     home_router,
     explore_router,
     runs_router,
+    hardware_router,
+    models_router,
+    search_router,
     service_router,
     api_docs_router,
     api_estimates_router,

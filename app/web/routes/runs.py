@@ -260,7 +260,8 @@ def remove_example_runs(request: Request, ctx: Ctx) -> Response:
 @router.get("/runs/{run_id}")
 def run_page(request: Request, ctx: Ctx, run_id: str) -> HTMLResponse:
     view = runs.get_view(ctx, run_id)
-    context = _run_context(ctx, view) | {"again": request.query_params.get("again") == "1"}
+    context = _run_context(ctx, view, partial=rendering.wants_fragment(request))
+    context["again"] = request.query_params.get("again") == "1"
     return rendering.page(request, "run.html", context, part="run_body.html")
 
 
@@ -305,7 +306,8 @@ def _change(request: Request, ctx: Context, run_id: str, typed: dict[str, str]) 
         pass
     if not problems and not rendering.wants_fragment(request):
         return RedirectResponse(f"/runs/{run_id}", status_code=303)
-    context = _run_context(ctx, view, typed if problems else None, problems)
+    partial = rendering.wants_fragment(request)
+    context = _run_context(ctx, view, typed if problems else None, problems, partial=partial)
     if problems:
         return rendering.page(request, "run.html", context, 422, part="run_body.html")
     return rendering.fragment(request, "run_body.html", context)
@@ -376,9 +378,17 @@ def _mode(view: RunView) -> str:
 
 
 def _run_context(
-    ctx: Context, view: RunView, typed: Mapping[str, str] | None = None, problems: Mapping[str, str] | None = None
+    ctx: Context,
+    view: RunView,
+    typed: Mapping[str, str] | None = None,
+    problems: Mapping[str, str] | None = None,
+    *,
+    partial: bool = False,
 ) -> dict[str, Any]:
-    """What the run's templates show. `typed` holds a refused form, so that nothing typed is lost."""
+    """What the run's templates show. `typed` holds a refused form, so that nothing typed is lost.
+
+    `partial`: the answer goes to htmx, and the heading comes beside the body.
+    """
     run, parsed = view.run, view.run.parsed
     main = view.analysis.main
     hardware, models = runs.known_names(ctx)
@@ -401,14 +411,21 @@ def _run_context(
         "is_baseline": "1" if run.is_baseline else "",
     }
     return {
+        "partial": partial,
         "view": view,
         "run": run,
         "parsed": parsed,
         "main": main,
         "values": values | dict(typed or {}),
         "problems": dict(problems or {}),
+        "problem_list": [
+            {"id": _field_id(name), "label": _FIELD_WORDS.get(name, name), "message": message}
+            for name, message in (problems or {}).items()
+            if name != "general"
+        ],
         "saved_part": (typed or {}).get("part", ""),
         "again": False,
+        "key_assumptions": [] if main is None else [note for note in main.assumptions if _is_open(note)],
         "gap": None if main is None else run_gap(main, title=_gap_title(main), caption=_conditions(view, main)),
         "bound_table": _bound_table(view),
         "sweeps": [_sweep_chart(sweep) for sweep in sweeps],
@@ -431,6 +448,25 @@ def _run_context(
         "kernels": _kernels_table(view) if parsed.kernels else None,
         "tray_item": {"kind": "run", "id": run.id, "label": run.name},
     }
+
+
+_FIELD_WORDS: Mapping[str, str] = {
+    "hardware": "Device",
+    "model": "Model",
+    "tp": "Tensor parallel",
+    "pp": "Pipeline stages",
+    "dp": "Data parallel",
+    "ep": "Expert parallel",
+    "kv": "KV cache",
+    "batch": "Batch",
+    "seq_len": "Tokens",
+    "context_len": "Context",
+}
+
+
+def _field_id(name: str) -> str:
+    """The id that the field macro gives a field of this name."""
+    return f"f-{name.replace('_', '-')}"
 
 
 def _gap_title(row: BoundRow) -> str:
@@ -467,12 +503,9 @@ def _bound_table(view: RunView) -> dict[str, Any] | None:
         rows.append(
             [
                 {"text": WHAT_WORDS[row.what], "note": row.how},
-                {"value": row.measured, "source": {"kind": "measured", "title": row.measured_from, "note": row.how}},
-                {
-                    "value": row.bound,
-                    "source": {"kind": "computed", "note": "least possible time under what is stated"},
-                },
-                row.serial_bound,
+                _time_cell(row.measured, f"{row.measured_from}: {row.how}"),
+                _time_cell(row.bound, "the busiest resource alone: the least time for what is stated"),
+                _time_cell(row.serial_bound, "operations one after another"),
                 row.of_bound,
                 {"resource": row.binding},
                 {"value": row.mfu, "source": {"kind": "computed", "note": f"at the dense {row.mfu_precision} peak"}}
@@ -487,9 +520,9 @@ def _bound_table(view: RunView) -> dict[str, Any] | None:
     return {
         "columns": [
             {"label": "Step", "head": True},
-            {"label": "Measured", "unit": "s"},
-            {"label": "Bound", "unit": "s", "title": "The busiest resource alone"},
-            {"label": "Serial bound", "unit": "s", "title": "Operations one after another"},
+            {"label": "Measured", "numeric": True},
+            {"label": "Bound", "numeric": True, "title": "The busiest resource alone"},
+            {"label": "Serial bound", "numeric": True, "title": "Operations one after another"},
             {"label": "Of bound", "unit": "ratio", "title": "Bound over measured"},
             {"label": "Binds"},
             {"label": "MFU", "unit": "ratio"},
@@ -500,6 +533,12 @@ def _bound_table(view: RunView) -> dict[str, Any] | None:
         ],
         "rows": rows,
     }
+
+
+def _time_cell(time: float, note: str) -> dict[str, Any]:
+    """A time with a unit of its own: a decode step and a queued first token differ by thousands."""
+    human = formatting.quantity(time, "s")
+    return {"text": str(human), "value": time, "title": f"{human.exact} · {note}"}
 
 
 def _metric_group(title: str, rows: tuple[runs.MetricRow, ...]) -> dict[str, Any]:
@@ -569,6 +608,11 @@ def _number(value: float | str | None, unit: str = "") -> str | None:
     if value is None or value == "":
         return None
     return f"{value}{unit}" if isinstance(value, str) else f"{formatting.significant(float(f'{value:.6g}'))}{unit}"
+
+
+def _is_open(note: str) -> bool:
+    """Whether an assumption stands for something that the file leaves open and a person may know."""
+    return note.endswith(("the file does not say.", "the file gives no layout.", "is known."))
 
 
 def _assumed(row: BoundRow) -> dict[str, str]:

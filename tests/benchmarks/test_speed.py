@@ -1,0 +1,78 @@
+"""How long questions take: `make bench`. In the ordinary suite each runs once, which checks that it still runs.
+
+A single answer (table, bound, forecast, memory) should stay below a millisecond and must stay below five; a sweep of
+100,000 points must answer while a person waits.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import numpy as np
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from app.catalog.loader import load_catalog
+from app.domain.expected import expected_time
+from app.domain.lower_bound import Bound, ceilings, lower_bound
+from app.domain.memory import memory_use
+from app.domain.step import cost_table
+from app.domain.workload import Parallel, Workload
+
+H100 = load_catalog().hardware["nvidia-h100-sxm"]
+POINTS = 100_000
+
+STEPS = {
+    "8B decode": ("llama-3.1-8b", Workload(batch=32, context_len=2048)),
+    "8B decode, TP8": ("llama-3.1-8b", Workload(batch=32, context_len=2048, parallel=Parallel(tp=8))),
+    "8B train": (
+        "llama-3.1-8b",
+        Workload(phase="train", seq_len=4096, recompute="full", parallel=Parallel(dp=64, zero_stage=3)),
+    ),
+    "DeepSeek-V3 decode": ("deepseek-v3", Workload(batch=32, context_len=2048)),
+    "Gemma 3 27B decode": ("gemma-3-27b", Workload(batch=32, context_len=2048)),
+}
+
+
+def answer(model_id: str, workload: Workload) -> Bound:
+    """Everything that one answer of the lab computes."""
+    model = load_catalog().models[model_id]
+    bound = lower_bound(cost_table(model, workload), ceilings(H100), launch_mode=workload.launch_mode)
+    expected_time(bound)
+    memory_use(model, workload, H100.memory_capacity)
+    return bound
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_single_answer(benchmark: BenchmarkFixture, name: str) -> None:
+    bound = benchmark(answer, *STEPS[name])
+    assert float(bound.overlapped) > 0
+
+
+@pytest.mark.parametrize("model_id", ["llama-3.1-8b", "deepseek-v3"])
+def test_sweep(benchmark: BenchmarkFixture, model_id: str) -> None:
+    random = np.random.default_rng(1)
+    grid = {
+        "batch": random.integers(1, 512, POINTS),
+        "context_len": random.integers(0, 131_072, POINTS),
+        "tp": random.choice([1, 2, 4, 8], POINTS),
+    }
+    model = load_catalog().models[model_id]
+
+    def sweep() -> Bound:
+        return lower_bound(cost_table(model, Workload(), grid=grid), ceilings(H100))
+
+    bound = benchmark.pedantic(sweep, rounds=3, iterations=1)
+    assert bound.overlapped.shape == (POINTS,)
+    assert np.all(bound.overlapped > 0)
+
+
+def test_single_answers_stay_interactive() -> None:
+    """The best of many tries, so that a busy machine does not fail it: five milliseconds is ten times what it takes."""
+    for name, step in STEPS.items():
+        tries = []
+        for _ in range(30):
+            start = perf_counter()
+            answer(*step)
+            tries.append(perf_counter() - start)
+        assert min(tries) < 5e-3, name
