@@ -9,12 +9,7 @@ import pint
 import pytest
 
 from app.domain.collectives import ring_time, tree_time, wire_bytes
-<<<<<<< HEAD
-from app.domain.cost import Op, elementwise, gemm
-from app.domain.layout import layout_of
-=======
 from app.domain.cost import CostTable, Op, elementwise, gemm
->>>>>>> main
 from app.domain.lower_bound import ceilings, ridge
 from app.domain.model import ModelSpec
 from app.domain.step import cost_table
@@ -67,35 +62,6 @@ def test_elementwise_bytes() -> None:
     assert (row.act_read, row.act_write, row.flop) == (40 * BYTE, 20 * BYTE, 30)
 
 
-<<<<<<< HEAD
-def context(phase: str) -> StepContext:
-    """A step whose bytes per element are quantities, so that every product with one of them carries its unit."""
-    model = LLAMA3_8B
-    workload = Workload(phase=phase, batch=2, seq_len=1 if phase == "decode" else 64)  # type: ignore[arg-type]
-    context_len = 0.0 if phase == "train" else 100.0
-    ctx = StepContext(model, workload, 2.0, float(workload.seq_len), context_len, layout_of(model, workload, 8))
-    for name in ("weight", "activation", "kv", "gradient"):
-        ctx.__dict__[name] = 2.0 * BYTE
-    return ctx
-
-
-def rows_of(phase: str) -> list[Op]:
-    ctx = context(phase)
-    rows = embedding_rows(ctx) + head_rows(ctx)
-    rows += attention_rows(ctx, Attention(32, 8, 128, 128, qk_norm="head"), 1.0)
-    mla = DEEPSEEK_V3.layers[0].mixer
-    assert isinstance(mla, LatentAttention)
-    rows += latent_attention_rows(ctx, mla, 1.0)
-    rows += mlp_rows(ctx, DenseMlp(14336), 1.0)
-    rows += [
-        op
-        for op in moe_rows(ctx, MoeMlp(8, 2, 1024, shared_experts=1, shared_intermediate=512, latent_size=256), 1.0)
-        if op.name not in ("router", "top-k")  # their logits are 4 bytes whatever the workload's formats
-    ]
-    if phase == "train":
-        rows += [back for op in rows for back in backward_of(op, ctx)]
-    return rows
-=======
 def rows_of(monkeypatch: pytest.MonkeyPatch, model: ModelSpec, phase: str) -> list[Op]:
     """Rows of a step whose bytes per element are quantities: every product with one of them carries its unit."""
     monkeypatch.setattr(Dtypes, "bytes_of", lambda self, what: 2.0 * BYTE)
@@ -110,7 +76,6 @@ def rows_of(monkeypatch: pytest.MonkeyPatch, model: ModelSpec, phase: str) -> li
         optimizer="none",
     )
     return cost_table(model, workload)
->>>>>>> main
 
 
 @pytest.mark.parametrize("phase", ["decode", "prefill", "train"])
