@@ -14,8 +14,9 @@ def serial_parts(bound: Bound) -> dict[str, float]:
     parts = dict.fromkeys(RESOURCES, 0.0)
     for binding, time, count in zip(bound.op_binding(), bound.op_time, bound.table["count"], strict=True):
         parts[binding] += float(time * count)
-    parts["sync"] += float(bound.terms["sync"])
-    parts["imbalance"] += float(bound.terms["imbalance"])
+    imbalance = float(bound.terms["imbalance"])
+    parts["imbalance"] += imbalance
+    parts["sync"] += float(bound.serial_waiting) - imbalance
     # in eager mode the kernels may take longer to launch than to run
     parts["launch"] += max(float(bound.serial) - sum(parts.values()), 0.0)
     return parts

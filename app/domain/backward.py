@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from app.domain.blocks.context import StepContext
-from app.domain.cost import Op
+from app.domain.cost import Op, Tier
+from app.domain.units import Grid
 
 FLASH_BACKWARD_EXECUTED = 2.5
 """IO-aware attention backward issues five matrix products where the forward pass has two (F-3.3)."""
@@ -80,7 +82,15 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
             )
         ]
     if op.kind == "collective":
-        return [replace(op, name=f"{op.name}, backward", direction="backward")]
+        return [
+            replace(
+                op,
+                name=f"{op.name}, backward",
+                direction="backward",
+                net=_times(op.net, op.net_backward),
+                net_in_switch=None if op.net_in_switch is None else _times(op.net_in_switch, op.net_backward),
+            )
+        ]
     if op.kind == "gather":
         return [
             replace(
@@ -94,6 +104,10 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
             )
         ]
     raise AssertionError(f"no backward rule for {op.kind}")
+
+
+def _times(net: Mapping[Tier, Grid], factor: float) -> Mapping[Tier, Grid]:
+    return net if factor == 1.0 else {tier: size * factor for tier, size in net.items()}
 
 
 def recomputed(op: Op) -> Op:

@@ -39,6 +39,7 @@ class Op:
     act_read/act_write    bytes of activations; they may stay in cache between two operations
     act_backward  bytes of activations read and written by the row's backward pass, where its kind's rule is not exact
     net           bytes sent one way on each tier, by the ring algorithm
+    net_backward  how many times as much a collective's backward pass sends
     net_in_switch bytes sent one way where the switch reduces (None: the switch cannot help)
     """
 
@@ -61,6 +62,7 @@ class Op:
     act_backward: tuple[Grid, Grid] | None = None
     net: Mapping[Tier, Grid] = field(default_factory=dict)
     net_in_switch: Mapping[Tier, Grid] | None = None
+    net_backward: float = 1.0
     launches: Grid = 1.0
     formula: str = ""
 
@@ -85,7 +87,8 @@ class CostTable:
     """Operations as rows, costs as columns of shape `(operations, *sweep)`.
 
     `tokens` is what one step of all devices together processes (train, prefill) or emits (decode); `devices` how many
-    devices run it. `assumptions` lists every default and simplification that shaped the rows.
+    devices run it. `bubble` is the time a device waits for the pipeline over the time it works on micro-batches.
+    `assumptions` lists every default and simplification that shaped the rows.
     """
 
     ops: tuple[Op, ...]
@@ -94,10 +97,19 @@ class CostTable:
     net_in_switch: Mapping[Tier, Array]
     tokens: Grid
     devices: Grid
+    bubble: float = 0.0
     assumptions: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, ops: list[Op], *, tokens: Grid, devices: Grid = 1.0, assumptions: tuple[str, ...] = ()) -> CostTable:
+    def of(
+        cls,
+        ops: list[Op],
+        *,
+        tokens: Grid,
+        devices: Grid = 1.0,
+        bubble: float = 0.0,
+        assumptions: tuple[str, ...] = (),
+    ) -> CostTable:
         """Stack rows into columns. Rows whose count is zero everywhere are dropped."""
         rows = tuple(op for op in ops if _ever(op.count))
         cells = list(zip(*map(_CELLS, rows), strict=True)) if rows else [()] * len(COLUMNS)
@@ -125,6 +137,7 @@ class CostTable:
             net_in_switch={tier: _stack(column, shape) for tier, column in in_switch.items()},
             tokens=tokens,
             devices=devices,
+            bubble=bubble,
             assumptions=assumptions,
         )
 
@@ -134,6 +147,11 @@ class CostTable:
     def total(self, name: str) -> Array:
         """Sum of a column over the step: each row's value times its count."""
         return over_operations(self.columns[name] * self.columns["count"])
+
+    @property
+    def pipelined(self) -> Array:
+        """1.0 for rows that run for each micro-batch and wait for the pipeline, 0.0 for those of the whole step."""
+        return np.array([op.direction != "optimizer" and op.stage != "data parallel" for op in self.ops], dtype=float)
 
     def streamed_bytes(self) -> Array:
         """Bytes that cross HBM whatever the cache: weights, KV cache, gradients and optimizer state."""

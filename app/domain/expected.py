@@ -52,6 +52,11 @@ def expected_time(bound: Bound) -> Expected:
 def _serial(bound: Bound, e: Efficiencies) -> Seconds:
     per_op = np.maximum(np.maximum(bound.op_compute / e.compute, bound.op_hbm / e.memory), bound.op_net / e.net)
     floored = np.maximum(per_op, e.kernel_floor * bound.table["launches"])
-    waiting = bound.terms["sync"] + bound.terms["imbalance"]
-    kernels = float(over_operations(floored * bound.table["count"]))
-    return max(kernels, float(bound.terms["launch"])) + float(waiting)
+    seconds = floored * bound.table["count"]
+    kernels = float(over_operations(seconds))
+    waiting = float(bound.terms["imbalance"])
+    if bound.table.bubble:
+        waiting += bound.table.bubble * float(over_operations(seconds * bound.table.pipelined))
+    else:
+        waiting += float(bound.terms["sync"])
+    return max(kernels, float(bound.terms["launch"])) + waiting

@@ -128,14 +128,16 @@ class Bound:
     """Least time of a step, and what it is made of. Arrays have shape `(*sweep)`, `op_*` have `(operations, *sweep)`.
 
     `overlapped` is the floor: every resource works all the time. `serial` adds each operation's own maximum, as when no
-    operation overlaps another. `terms` are the summed seconds of each resource; `compute` is the busiest of the tensor,
-    vector and special-function units, whose seconds `units` gives. Per-operation values are those of one execution.
+    operation overlaps another, with its own wait for the pipeline (`serial_waiting`). `terms` are the summed seconds of
+    each resource; `compute` is the busiest of the tensor, vector and special-function units (`units`).
+    Per-operation values are those of one execution.
     """
 
     table: CostTable
     ceilings: Ceilings
     overlapped: Array
     serial: Array
+    serial_waiting: Array
     terms: Mapping[str, Array]
     units: Mapping[str, Array]
     op_hbm_bytes: Array
@@ -230,13 +232,22 @@ def lower_bound(
         "sync": zero + sync,
         "imbalance": zero + imbalance,
     }
-    waiting = terms["sync"] + terms["imbalance"]
     busiest = np.maximum(np.maximum(terms["compute"], terms["hbm"]), np.maximum(terms["net"], terms["launch"]))
+    serial_waiting = terms["sync"] + terms["imbalance"]
+    if table.bubble:
+        # a stage waits for its neighbours as long as they work: in proportion to what it runs for micro-batches itself
+        runs = _column(table.pipelined, table) * count
+        shares = [op_compute * runs, hbm * runs, net * runs]
+        worked = np.maximum.reduce([over_operations(share) for share in shares])
+        serial_waiting = serial_waiting + table.bubble * over_operations(op_time * runs)
+        terms["sync"] = terms["sync"] + table.bubble * worked
+    waiting = terms["sync"] + terms["imbalance"]
     return Bound(
         table=table,
         ceilings=roofs,
         overlapped=busiest + waiting,
-        serial=np.maximum(over_operations(op_time * count), terms["launch"]) + waiting,
+        serial=np.maximum(over_operations(op_time * count), terms["launch"]) + serial_waiting,
+        serial_waiting=serial_waiting,
         terms=terms,
         units=units,
         op_hbm_bytes=hbm_bytes,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from app.domain.layout import Layout, layout_of
 from app.domain.model import Attention, DenseMlp, LatentAttention, LayerGroup, ModelSpec, MoeMlp
 from app.domain.units import Bytes, Grid
 from app.domain.workload import Dtypes, Workload
@@ -14,39 +15,82 @@ from app.domain.workload import Dtypes, Workload
 
 @dataclass(frozen=True, slots=True)
 class ShardedParameters:
-    """Parameters on one device of a tensor-parallel group, by what they belong to."""
+    """Parameters of all layers on one device of a tensor-parallel group, by what they belong to.
+
+    `experts` are the routed experts' matrices; the router and shared experts belong to `mlp`.
+    """
 
     embedding: Grid
     head: Grid
     attention: Grid
     mlp: Grid
+    experts: Grid
     norms: Grid
 
     @property
     def total(self) -> Grid:
-        return self.embedding + self.head + self.attention + self.mlp + self.norms
+        return self.embedding + self.head + self.attention + self.mlp + self.experts + self.norms
 
 
-def sharded_parameters(model: ModelSpec, tp: Grid = 1) -> ShardedParameters:
+def sharded_parameters(model: ModelSpec, tp: Grid = 1, *, expert_shards: Grid | None = None) -> ShardedParameters:
     """Parameters of one rank of a tensor-parallel group of `tp` (F-2.1 to F-2.5, F-5.1 for replicated KV heads).
 
     Matrices are divided; norms are kept whole by every rank; a KV head is copied where there are more ranks than heads.
+    Routed experts are divided over `expert_shards` ranks (by default those of the tensor-parallel group).
     """
+    shards = tp if expert_shards is None else expert_shards
     h = model.hidden_size
     table = model.vocab_size * h / tp
     positions = float(model.learned_positions * h)
     norm_width = h * (2 if model.norm_has_bias else 1)
     attention: Grid = 0.0
     mlp: Grid = 0.0
+    experts: Grid = 0.0
     norms: Grid = float(norm_width if model.final_norm else 0)
     for group in model.layers:
         attention = attention + group.count * _attention_parameters(group, h, tp)
         mlp = mlp + group.count * _mlp_parameters(group, h, tp)
+        experts = experts + group.count * _expert_parameters(group, h, shards)
         norms = norms + group.count * (group.norms * norm_width + _inner_norms(group))
     head: Grid = 0.0 if model.tied_embeddings else table
     if model.lm_head_bias:
         head = head + model.vocab_size / tp
-    return ShardedParameters(embedding=table + positions, head=head, attention=attention, mlp=mlp, norms=norms)
+    return ShardedParameters(
+        embedding=table + positions, head=head, attention=attention, mlp=mlp, experts=experts, norms=norms
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StageParameters:
+    """Parameters of one device of a pipeline stage: `dense` are replicated by data and context parallelism, `experts`
+    only by what expert parallelism leaves."""
+
+    dense: Grid
+    experts: Grid
+
+    @property
+    def total(self) -> Grid:
+        return self.dense + self.experts
+
+    def sharded(self, layout: Layout) -> Grid:
+        """Parameters of one device when each is kept by one of its replicas only (ZeRO)."""
+        return self.dense / (layout.dp * layout.cp) + self.experts / layout.expert_replicas
+
+
+def stage_parameters(model: ModelSpec, layout: Layout, stage: str = "heaviest") -> StageParameters:
+    """Parameters of a device of the `first`, `last` or `heaviest` stage.
+
+    Layers go to stages as evenly as they divide; the first stage also holds the embedding, the last one the output head
+    (a copy of the embedding where the two are tied).
+    """
+    whole = sharded_parameters(model, layout.tp, expert_shards=layout.ep * layout.etp)
+    share = math.ceil(model.num_layers / layout.pp) / model.num_layers if model.num_layers else 1.0
+    head = whole.embedding if model.tied_embeddings and layout.pp > 1 else whole.head
+    if layout.pp == 1:
+        ends = whole.embedding + whole.head
+    else:
+        ends = {"first": whole.embedding, "last": head}.get(stage, np.maximum(whole.embedding, head))
+    return StageParameters((whole.attention + whole.mlp + whole.norms) * share + ends, whole.experts * share)
 
 
 def _attention_parameters(group: LayerGroup, h: int, tp: Grid) -> Grid:
@@ -78,8 +122,6 @@ def _mlp_parameters(group: LayerGroup, h: int, tp: Grid) -> Grid:
         return _matrices(h, m.intermediate, m.gated, m.bias, tp)
     if isinstance(m, MoeMlp):
         router = h * m.experts + (m.experts if m.router_bias else 0)
-        routed = h if m.latent_size is None else m.latent_size
-        experts = m.experts * _matrices(routed, m.expert_intermediate, m.gated, m.expert_bias, tp)
         beside = sum(
             _matrices(h, width, m.gated, m.expert_bias, tp)
             for width in (m.shared_intermediate, m.dense_intermediate)
@@ -87,8 +129,16 @@ def _mlp_parameters(group: LayerGroup, h: int, tp: Grid) -> Grid:
         )
         latent = 0 if m.latent_size is None else 2 * h * m.latent_size
         gate = h if m.shared_expert_gate and m.shared_intermediate else 0
-        return router + experts + beside + latent + gate
+        return router + beside + latent + gate
     return 0.0
+
+
+def _expert_parameters(group: LayerGroup, h: int, shards: Grid) -> Grid:
+    m = group.mlp
+    if not isinstance(m, MoeMlp):
+        return 0.0
+    routed = h if m.latent_size is None else m.latent_size
+    return m.experts * _matrices(routed, m.expert_intermediate, m.gated, m.expert_bias, shards)
 
 
 def _matrices(h: int, width: int, gated: bool, bias: bool, tp: Grid) -> Grid:
@@ -185,73 +235,106 @@ class MemoryUse:
         return None if self.capacity is None else self.peak <= self.capacity
 
 
-def memory_use(model: ModelSpec, workload: Workload, capacity: Bytes | None) -> MemoryUse:
-    """Least resident bytes of one device during the step, and the largest batch that would fit.
+def memory_use(model: ModelSpec, workload: Workload, capacity: Bytes | None, *, ranks_per_node: int = 8) -> MemoryUse:
+    """Least resident bytes of the fullest device during the step, and the largest batch that would fit.
 
     Parameters, gradients and optimizer state by F-6.1 and F-6.2; KV cache by F-5.1 in whole pages (F-5.3); activations
-    by F-6.5 in the form for gated blocks; logits by F-6.6. No allocator reserve is assumed: a real engine keeps some.
+    by F-6.5 in the form for gated blocks; logits by F-6.6. Of a pipeline the first stage is looked at, which holds the
+    most micro-batches, and the last one, which holds the logits. No allocator reserve is assumed: a real engine keeps
+    some. Raises InvalidInput for a layout that does not divide the model.
     """
-    objects = _objects(model, workload)
-    fixed = sum(objects[name] for name in ("parameters", "gradients", "optimizer"))
-    per_sequence = (sum(objects.values()) - fixed) / workload.batch
+    layout = layout_of(model, workload, ranks_per_node)
+    stages = [_objects(model, workload, layout, stage) for stage in _stages(layout)]
+    objects = max(stages, key=lambda held: sum(held.values()))
     largest: int | None = None
     if capacity is not None:
-        largest = _largest_batch(model, workload, capacity, (capacity - fixed) / per_sequence)
+        largest = min(_largest_batch(model, workload, layout, stage, capacity) for stage in _stages(layout))
     return MemoryUse(objects=objects, capacity=capacity, largest_batch=largest)
 
 
-def _largest_batch(model: ModelSpec, workload: Workload, capacity: Bytes, sequences: float) -> int:
-    """Whole sequences in room for `sequences`; where that is a whole number up to rounding, by trying it."""
+def _stages(layout: Layout) -> tuple[str, ...]:
+    return ("first",) if layout.pp == 1 else ("first", "last")
+
+
+def _largest_batch(model: ModelSpec, workload: Workload, layout: Layout, stage: str, capacity: Bytes) -> int:
+    """Whole sequences that fit; where that is a whole number up to rounding, by trying it."""
+    objects = _objects(model, workload, layout, stage)
+    fixed = sum(objects[name] for name in ("parameters", "gradients", "optimizer"))
+    sequences = (capacity - fixed) * workload.batch / (sum(objects.values()) - fixed)
     nearest = round(sequences)
     if nearest >= 1 and abs(sequences - nearest) <= 1e-9 * nearest:
-        tried = sum(_objects(model, replace(workload, batch=nearest)).values())
+        tried = sum(_objects(model, replace(workload, batch=nearest), layout, stage).values())
         return nearest if tried <= capacity else nearest - 1
     return max(math.floor(sequences), 0)
 
 
-def _objects(model: ModelSpec, workload: Workload) -> dict[str, float]:
+def micro_batches_in_flight(workload: Workload) -> float:
+    """Micro-batches whose activations the first stage holds at once, in units of its own layers (F-8).
+
+    GPipe runs all forward passes first; 1F1B and zero bubble hold one for each stage; interleaving holds
+    1 + (p-1)/(p v) times as many.
+    """
+    p = workload.parallel
+    if p.pp == 1:
+        return 1.0
+    if p.schedule == "gpipe":
+        return float(p.micro_batches)
+    held = float(min(p.pp, p.micro_batches))
+    return held * (1 + (p.pp - 1) / (p.pp * p.virtual_stages)) if p.virtual_stages > 1 else held
+
+
+def _objects(model: ModelSpec, workload: Workload, layout: Layout, stage: str) -> dict[str, float]:
     p, dtypes = workload.parallel, workload.dtypes
-    parameters = float(sharded_parameters(model, p.tp).total)
+    parameters = stage_parameters(model, layout, stage)
+    whole, sharded = float(parameters.total), float(parameters.sharded(layout))
+    share = math.ceil(model.num_layers / layout.pp) / model.num_layers if model.num_layers else 1.0
     objects = dict.fromkeys(OBJECTS, 0.0)
-    shard3 = p.dp if p.zero_stage >= 3 else 1
-    objects["parameters"] = parameters * dtypes.bytes_of("weights") / shard3
-    tokens = workload.new_tokens
+    objects["parameters"] = (sharded if p.zero_stage >= 3 else whole) * dtypes.bytes_of("weights")
+    decoding = workload.phase == "decode"
+    tokens = workload.new_tokens / (1 if decoding else p.cp)
     a = dtypes.bytes_of("activations")
+    has_head = stage == "last" or layout.pp == 1
     if workload.phase == "train":
-        objects["gradients"] = parameters * dtypes.bytes_of("gradients") / (p.dp if p.zero_stage >= 2 else 1)
+        objects["gradients"] = (sharded if p.zero_stage >= 2 else whole) * dtypes.bytes_of("gradients")
         state = optimizer_bytes_per_parameter(workload.optimizer, dtypes).state
-        objects["optimizer"] = parameters * state / (p.dp if p.zero_stage >= 1 else 1)
-        objects["activations"] = _saved_activations(model, workload)
-        # bf16 logits with their gradient, and the fp32 copy the softmax works on (F-6.6)
-        objects["logits"] = tokens * model.vocab_size / p.tp * (a + a + 4.0)
+        objects["optimizer"] = (sharded if p.zero_stage >= 1 else whole) * state
+        held = 1.0 if has_head else micro_batches_in_flight(workload)
+        objects["activations"] = held * _saved_activations(model, workload, layout, tokens, share)
+        if has_head:
+            # bf16 logits with their gradient, and the fp32 copy the softmax works on (F-6.6)
+            objects["logits"] = tokens * model.vocab_size / p.tp * (a + a + 4.0)
     else:
-        pages = -(-(workload.context_len + workload.seq_len) // workload.kv.page_tokens) * workload.kv.page_tokens
-        objects["kv_cache"] = float(
-            workload.batch * pages * kv_bytes_per_token(model, dtypes.bytes_of("kv"), p.tp, context_len=pages)
-        )
-        objects["activations"] = tokens * a * _widest_layer(model, p.tp)
-        positions = workload.batch if workload.phase == "prefill" else tokens
-        objects["logits"] = positions * model.vocab_size / p.tp * 4.0
+        context = workload.context_len + workload.seq_len
+        pages = -(-context // workload.kv.page_tokens) * workload.kv.page_tokens
+        per_token = kv_bytes_per_token(model, dtypes.bytes_of("kv"), p.tp, context_len=pages)
+        # every micro-batch in the pipeline keeps its own cache
+        objects["kv_cache"] = float(workload.batch * p.micro_batches * pages * per_token) * share / p.cp
+        objects["activations"] = tokens * a * _widest_layer(model, layout)
+        if has_head:
+            positions = workload.batch if workload.phase == "prefill" else tokens
+            objects["logits"] = positions * model.vocab_size / p.tp * 4.0
     return objects
 
 
-def _widest_layer(model: ModelSpec, tp: int) -> float:
+def _widest_layer(model: ModelSpec, layout: Layout) -> float:
     """Elements a token that live at once inside the widest layer of an inference step."""
     widest = 0.0
+    tp = float(layout.tp)
     for group in model.layers:
         width = 2.0 * model.hidden_size
         if isinstance(group.mlp, DenseMlp):
             width += (2 if group.mlp.gated else 1) * group.mlp.intermediate / tp
         elif isinstance(group.mlp, MoeMlp):
             m = group.mlp
-            width += m.top_k * (model.hidden_size + (2 if m.gated else 1) * m.expert_intermediate / tp)
+            copies = layout.dp * m.top_k / (float(layout.expert_replicas) * layout.ep)
+            width += copies * (model.hidden_size + (2 if m.gated else 1) * m.expert_intermediate / float(layout.etp))
         widest = max(widest, width)
     return widest
 
 
-def _saved_activations(model: ModelSpec, workload: Workload) -> float:
-    """Bytes kept for the backward pass by all layers of one micro-batch (F-6.5 for gated blocks and F-6.7)."""
-    tokens, tp = workload.new_tokens, workload.parallel.tp
+def _saved_activations(model: ModelSpec, workload: Workload, layout: Layout, tokens: float, share: float) -> float:
+    """Bytes kept for the backward pass by a stage's layers, for one micro-batch (F-6.5 for gated blocks and F-6.7)."""
+    tp = workload.parallel.tp
     a = workload.dtypes.bytes_of("activations")
     # sequence parallelism keeps 1/tp of everything that is as wide as the residual stream
     h = model.hidden_size / (tp if workload.parallel.sequence_parallel else 1)
@@ -259,25 +342,24 @@ def _saved_activations(model: ModelSpec, workload: Workload) -> float:
     widest = 0.0
     for group in model.layers:
         kept = 2.0 * h  # the inputs of both norms
+        extra = 0.0
         if isinstance(group.mixer, Attention):
             m = group.mixer
-            kept += (
-                h + m.heads * (m.head_dim + m.v_head_dim) / tp + max(m.kv_heads / tp, 1.0) * (m.head_dim + m.v_head_dim)
-            )
-            extra = 4.0 * m.heads / tp  # log-sum-exp in fp32
+            kept += h + m.heads * (m.head_dim + m.v_head_dim) / tp
+            kept += max(m.kv_heads / tp, 1.0) * (m.head_dim + m.v_head_dim)
+            extra += 4.0 * m.heads / tp  # log-sum-exp in fp32
         elif isinstance(group.mixer, LatentAttention):
             latent = group.mixer
             q_dim = latent.qk_nope_head_dim + latent.qk_rope_head_dim
             kept += h + (latent.q_lora_rank or 0) + latent.cached_elements
             kept += latent.heads * (2 * q_dim + 2 * latent.v_head_dim) / tp
-            extra = 4.0 * latent.heads / tp
-        else:
-            extra = 0.0
+            extra += 4.0 * latent.heads / tp
         if isinstance(group.mlp, DenseMlp):
             kept += h + (3 if group.mlp.gated else 2) * group.mlp.intermediate / tp
         elif isinstance(group.mlp, MoeMlp):
             e = group.mlp
-            kept += h + e.top_k * (2 * model.hidden_size + 3 * e.expert_intermediate / tp)
+            copies = layout.dp * layout.cp * e.top_k / (float(layout.expert_replicas) * layout.ep)
+            kept += h + copies * (2 * model.hidden_size + 3 * e.expert_intermediate / float(layout.etp))
             kept += 3 * e.shared_intermediate / tp
             extra += 8.0 * e.top_k
         layer = tokens * (kept * a + extra)
@@ -286,4 +368,4 @@ def _saved_activations(model: ModelSpec, workload: Workload) -> float:
             layer = tokens * h * a
         total += group.count * layer
     # with full recompute one layer's activations come back while its backward pass runs
-    return total + (widest if workload.recompute == "full" else 0.0)
+    return total * share + (widest if workload.recompute == "full" else 0.0)

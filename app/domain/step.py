@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,10 @@ from app.domain.blocks.attention import attention_rows, latent_attention_rows
 from app.domain.blocks.context import StepContext
 from app.domain.blocks.ends import embedding_rows, head_rows, norm_rows
 from app.domain.blocks.mlp import mlp_rows, moe_rows
-from app.domain.collectives import wire_bytes
 from app.domain.cost import CostTable, Op
 from app.domain.errors import InvalidInput
-from app.domain.memory import optimizer_bytes_per_parameter, sharded_parameters
+from app.domain.layout import Layout, layout_of
+from app.domain.memory import StageParameters, optimizer_bytes_per_parameter, stage_parameters
 from app.domain.model import Attention, DenseMlp, LatentAttention, LayerGroup, ModelSpec, MoeMlp
 from app.domain.units import Grid
 from app.domain.workload import MAX_TOKENS, Workload
@@ -37,21 +38,60 @@ def cost_table(
     Raises UnsupportedArchitecture, or InvalidInput for a layout that does not divide the model or a bad grid.
     """
     model.require_supported()
-    _check_layout(model, workload)
     axes = _axes(workload, grid or {})
     if workload.phase == "train" and np.any(axes["context_len"] > 0):
         raise InvalidInput(("workload", "context_len"), "must be 0 in training: nothing is cached")
-    ctx = StepContext(model=model, workload=workload, ranks_per_node=ranks_per_node, **axes)
+    layout = layout_of(model, workload, ranks_per_node, axes.pop("tp"))
+    ctx = StepContext(model=model, workload=workload, layout=layout, **axes)
     layers: list[Op] = []
     for group in model.layers:
         layers += _layer_rows(ctx, group)
     ends_before, ends_after = embedding_rows(ctx), head_rows(ctx)
+    layers += _hand_over(ctx)
     rows = ends_before + layers + ends_after
     if ctx.training:
         rows += _training_rows(ctx, ends_before, layers, ends_after)
-    parallel = workload.parallel
-    tokens: Grid = ctx.tokens * parallel.dp * parallel.micro_batches
-    return CostTable.of(rows, tokens=tokens, devices=ctx.tp * parallel.dp, assumptions=_assumptions(model, workload))
+    return CostTable.of(
+        rows,
+        tokens=ctx.replica_tokens * layout.dp * ctx.micro_batches,
+        devices=layout.devices,
+        bubble=bubble_share(workload),
+        assumptions=_assumptions(model, workload, layout),
+    )
+
+
+def bubble_share(workload: Workload) -> float:
+    """Time a stage waits over the time it works on micro-batches (F-8).
+
+    Training: (p-1)/m for GPipe and 1F1B, divided by the chunks where interleaved; a third of it for the zero-bubble
+    schedule, which fills with weight gradients. Inference: stages wait only where there are fewer micro-batches than
+    stages, since one step follows the other.
+    """
+    p = workload.parallel
+    if workload.phase != "train":
+        return max(p.pp - p.micro_batches, 0) / p.micro_batches
+    schedule = 3.0 if p.schedule == "zero_bubble" else float(p.virtual_stages)
+    return (p.pp - 1) / (schedule * p.micro_batches)
+
+
+def _hand_over(ctx: StepContext) -> list[Op]:
+    """Activations that a stage sends to the next one, once for each chunk and micro-batch (F-7.6)."""
+    p = ctx.workload.parallel
+    if p.pp == 1:
+        return []
+    size = ctx.tokens * ctx.hidden * ctx.wire / ctx.sequence_shards
+    far = ctx.layout.stage_crosses_nodes
+    hops = (p.pp * p.virtual_stages - 1) / p.pp  # of the mean stage: the last chunk sends nothing
+    return [
+        Op(
+            "stage hand-over",
+            "pipeline",
+            "collective",
+            count=hops * ctx.micro_batches,
+            net={"scale_up": size * (1.0 - far), "scale_out": size * far},
+            formula="tokens hidden bytes to the next stage",
+        )
+    ]
 
 
 def _axes(workload: Workload, grid: Mapping[str, Any]) -> dict[str, Grid]:
@@ -74,7 +114,7 @@ def _axes(workload: Workload, grid: Mapping[str, Any]) -> dict[str, Grid]:
 
 
 def _layer_rows(ctx: StepContext, group: LayerGroup) -> list[Op]:
-    count = float(group.count * ctx.micro_batches)
+    count = group.count * ctx.runs
     residual_norms = [f"{name} norm" for name, part in (("attention", group.mixer), ("mlp", group.mlp)) if part]
     rows: list[Op] = []
     stages = {"attention norm": "attention", "mlp norm": "moe" if isinstance(group.mlp, MoeMlp) else "mlp"}
@@ -108,9 +148,8 @@ def _training_rows(ctx: StepContext, before: list[Op], layers: list[Op], after: 
     rows = [recomputed(op) for op in again]
     for op in (*after, *layers, *before):
         rows += backward_of(op, ctx)
-    dp = workload.parallel.dp
-    parameters = sharded_parameters(ctx.model, ctx.tp).total
-    shards = dp if workload.parallel.zero_stage >= 1 else 1
+    parameters = stage_parameters(ctx.model, ctx.layout)
+    updated = parameters.sharded(ctx.layout) if workload.parallel.zero_stage >= 1 else parameters.total
     per_parameter = optimizer_bytes_per_parameter(workload.optimizer, workload.dtypes)
     if workload.optimizer != "none":
         rows.append(
@@ -121,68 +160,42 @@ def _training_rows(ctx: StepContext, before: list[Op], layers: list[Op], after: 
                 direction="optimizer",
                 pipe="vector",
                 dtype="fp32",
-                flop=12.0 * parameters / shards,
-                state=parameters * per_parameter.traffic / shards,
+                flop=12.0 * updated,
+                state=updated * per_parameter.traffic,
                 formula=f"{per_parameter.traffic:g} bytes a parameter, read and written once",
             )
         )
-    if dp > 1:
-        rows += _gradient_exchange(ctx, parameters)
-    return rows
+    return rows + _gradient_exchange(ctx, parameters)
 
 
-def _gradient_exchange(ctx: StepContext, parameters: Grid) -> list[Op]:
-    """Data-parallel traffic of a step (F-6.3): gradients reduced, and with ZeRO-3 parameters gathered twice."""
+def _gradient_exchange(ctx: StepContext, parameters: StageParameters) -> list[Op]:
+    """Data-parallel traffic of a step (F-6.3): gradients reduced, and with ZeRO-3 parameters gathered twice.
+
+    Context parallelism replicates the dense parameters like data parallelism does; experts are replicated less.
+    """
     parallel, dtypes = ctx.workload.parallel, ctx.workload.dtypes
-    # ranks of one data-parallel group that share a scale-up domain with it
-    local = np.maximum(np.floor_divide(ctx.ranks_per_node, ctx.tp), 1.0)
-
-    def exchange(name: str, kind: str, size: Grid, count: float) -> Op:
-        return Op(
-            name,
-            "data parallel",
-            "collective",
-            count=count,
-            direction="backward",
-            net=wire_bytes(kind, size, parallel.dp, local),
-            net_in_switch=wire_bytes(kind, size, parallel.dp, local, in_switch=True),
-            formula=f"{kind} of {'parameters' if kind == 'all_gather' else 'gradients'} over dp",
-        )
-
     # wider parameters and gradients travel in the communication precision (mixed-precision sharding does so)
-    wire = dtypes.bytes_of("communication")
-    gradients = parameters * min(dtypes.bytes_of("gradients"), wire)
-    weights = parameters * min(dtypes.bytes_of("weights"), wire)
-    if parallel.zero_stage == 0:
-        return [exchange("gradient all-reduce", "all_reduce", gradients, 1.0)]
+    gradient = min(dtypes.bytes_of("gradients"), ctx.wire)
+    weight = min(dtypes.bytes_of("weights"), ctx.wire)
     gathers = 2.0 * parallel.micro_batches if parallel.zero_stage == 3 else 1.0
-    return [
-        exchange("gradient reduce-scatter", "reduce_scatter", gradients, 1.0),
-        exchange("parameter all-gather", "all_gather", weights, gathers),
-    ]
-
-
-def _check_layout(model: ModelSpec, workload: Workload) -> None:
-    parallel = workload.parallel
-    for name, what in (
-        ("pp", "pipeline"),
-        ("cp", "context"),
-        ("ep", "expert"),
-        ("etp", "expert tensor"),
-        ("virtual_stages", "interleaved pipeline"),
+    rows: list[Op] = []
+    for what, size, group in (
+        ("", parameters.dense, ctx.layout.data_group),
+        ("expert ", parameters.experts, ctx.layout.expert_data_group),
     ):
-        if getattr(parallel, name) > 1:
-            raise InvalidInput(
-                ("workload", "parallel", name),
-                f"{what} parallelism cannot be estimated yet: use 1, with tensor (tp) and data (dp) parallelism",
-            )
-    if parallel.zero_stage not in (0, 1, 2, 3):
-        raise InvalidInput(("workload", "parallel", "zero_stage"), "must be 0, 1, 2 or 3")
-    if workload.phase != "train" and parallel.zero_stage:
-        raise InvalidInput(("workload", "parallel", "zero_stage"), "only training shards optimizer state: use 0")
+        if not np.any(np.asarray(size) > 0):
+            continue
+        stage = "data parallel"
+        if parallel.zero_stage == 0:
+            rows += ctx.exchange(f"{what}gradient all-reduce", stage, "all_reduce", size * gradient, group, 1.0)
+        else:
+            rows += ctx.exchange(f"{what}gradient reduce-scatter", stage, "reduce_scatter", size * gradient, group, 1.0)
+            rows += ctx.exchange(f"{what}parameter all-gather", stage, "all_gather", size * weight, group, gathers)
+    return [replace(row, direction="backward") for row in rows]
 
 
-def _assumptions(model: ModelSpec, workload: Workload) -> tuple[str, ...]:
+def _assumptions(model: ModelSpec, workload: Workload, layout: Layout) -> tuple[str, ...]:
+    p = workload.parallel
     notes = [
         "Rows are those of one device; attention, norms, activations and sampling are each one fused kernel.",
         "Useful FLOP count causal attention as the visible pairs only.",
@@ -194,6 +207,14 @@ def _assumptions(model: ModelSpec, workload: Workload) -> tuple[str, ...]:
     if any(isinstance(m, LatentAttention) for _, m in model.attention_groups()):
         absorbed = workload.phase == "decode"
         notes.append(f"Latent attention runs {'absorbed' if absorbed else 'expanded to keys and values'}.")
+    if p.pp > 1:
+        notes.append("Rows are those of the mean pipeline stage: embedding, layers and head are spread evenly.")
+    if model.is_moe and layout.folded and p.tp > 1:
+        notes.append("Experts follow tensor parallelism: neither ep nor etp was given.")
+    if p.ep > 1:
+        notes.append("Tokens are spread evenly over experts; each crosses to a node once and to a rank once.")
+    if p.cp > 1 and workload.phase != "decode":
+        notes.append("Context parallelism divides causal work evenly (zig-zag placement).")
     if workload.phase == "train":
         notes.append("Logits are produced for every position; the loss writes its gradient in one pass.")
     return tuple(notes)

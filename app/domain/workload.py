@@ -15,6 +15,8 @@ Recompute: TypeAlias = Literal["none", "selective", "full"]
 Optimizer: TypeAlias = Literal["adamw", "adamw8bit", "sgd", "none"]
 LaunchMode: TypeAlias = Literal["graph", "eager"]
 RoutingKind: TypeAlias = Literal["balanced", "random", "zipf", "histogram"]
+Schedule: TypeAlias = Literal["gpipe", "1f1b", "zero_bubble"]
+ContextExchange: TypeAlias = Literal["ring", "all_to_all"]
 Overlap: TypeAlias = Literal["none", "stream", "chunk", "tile"]
 
 MAX_TOKENS = 2**40
@@ -42,7 +44,11 @@ class Dtypes:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Parallel degrees. Devices = tp * pp * dp * cp; ep regroups devices of dp * cp * tp, etp those of tp."""
+    """Parallel degrees. Devices = tp * pp * dp * cp; ep and etp regroup the tp * cp * dp devices of one stage.
+
+    `schedule` is the pipeline's (with `virtual_stages` above 1 it is interleaved), `context_exchange` how context
+    parallelism moves keys and values.
+    """
 
     tp: int = 1
     pp: int = 1
@@ -55,6 +61,8 @@ class Parallel:
     micro_batches: int = 1
     virtual_stages: int = 1
     nodes: int | None = None
+    schedule: Schedule = "1f1b"
+    context_exchange: ContextExchange = "ring"
 
     @property
     def devices(self) -> int:
@@ -100,6 +108,8 @@ class Workload:
         _one_of("optimizer", self.optimizer, get_args(Optimizer))
         _one_of("launch_mode", self.launch_mode, get_args(LaunchMode))
         _one_of("overlap", self.overlap, get_args(Overlap))
+        _one_of("schedule", self.parallel.schedule, get_args(Schedule))
+        _one_of("context_exchange", self.parallel.context_exchange, get_args(ContextExchange))
         _count("batch", self.batch, least=1)
         _count("seq_len", self.seq_len, least=1)
         _count("context_len", self.context_len, least=0)

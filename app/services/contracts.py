@@ -65,6 +65,8 @@ class ParallelBody(Contract):
     micro_batches: Degree = 1
     virtual_stages: Degree = 1
     nodes: Degree | None = None
+    schedule: Literal["gpipe", "1f1b", "zero_bubble"] = "1f1b"
+    context_exchange: Literal["ring", "all_to_all"] = "ring"
 
 
 class RoutingBody(Contract):

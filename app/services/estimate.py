@@ -75,7 +75,7 @@ def bound_of(
         workload=workload,
         bound=bound,
         expected=expected_time(bound),
-        memory=memory_use(model, workload, hardware.memory_capacity),
+        memory=memory_use(model, workload, hardware.memory_capacity, ranks_per_node=scale_up_domain(hardware)),
         assumptions=tuple(notes),
     )
 

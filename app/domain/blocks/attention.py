@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -50,17 +50,73 @@ def cached_tokens_read(context_len: Grid, attention: Attention | LatentAttention
 
 
 def attention_pairs(ctx: StepContext, attention: Attention | LatentAttention) -> Grid:
-    """Pairs of the whole batch."""
+    """Pairs of the whole batch that one rank works on: context parallelism divides them evenly (zig-zag placement)."""
     window = attention.window if isinstance(attention, Attention) else None
     chunked = isinstance(attention, Attention) and attention.kind == "chunked"
     causal = not (isinstance(attention, Attention) and attention.kind == "bidirectional")
-    return ctx.batch * attended_pairs(ctx.seq_len, ctx.context_len, causal=causal, window=window, chunked=chunked)
+    pairs = attended_pairs(ctx.seq_len, ctx.context_len, causal=causal, window=window, chunked=chunked)
+    return ctx.batch * pairs / ctx.layout.cp
 
 
 def local_kv_heads(ctx: StepContext, attention: Attention) -> Grid:
     """KV heads of one rank; with more ranks than heads each rank keeps a copy of one (F-5.1)."""
     heads = np.maximum(np.ceil(attention.kv_heads / np.asarray(ctx.tp, dtype=np.float64)), 1.0)
     return float(heads) if np.ndim(heads) == 0 else heads
+
+
+@dataclass(frozen=True, slots=True)
+class ContextShare:
+    """What context parallelism does to one attention layer, on one rank.
+
+    `cached` bytes are read from its part of the cache, `received` bytes of keys and values came from other ranks and
+    are read like activations, `rows` are the exchanges.
+    """
+
+    cached: Grid
+    received: Grid
+    rows: list[Op]
+
+
+def context_share(
+    ctx: StepContext,
+    attention: Attention | LatentAttention,
+    kv_width: Grid,
+    moved_width: Grid,
+    output_width: Grid,
+    heads: Grid,
+    count: float,
+) -> ContextShare:
+    """Cache reads and exchanges of one attention layer (F-7.4, F-7.5).
+
+    `kv_width` elements a token are cached on a rank of the tensor group, `moved_width` is what an all-to-all moves
+    (queries, keys, values and outputs), `output_width` and `heads` are those of a partial result.
+    Decode: each rank attends to its part of the context and the partial results are summed. Prefill and training, ring:
+    keys and values pass every rank, those of a window only as far as it reaches. All-to-all: ranks exchange sequence
+    for heads before and after, and each holds its heads' whole cache.
+    """
+    layout = ctx.layout
+    cached_tokens = 0.0 if ctx.training else ctx.batch * cached_tokens_read(ctx.context_len, attention)
+    if layout.cp == 1:
+        return ContextShare(cached_tokens * kv_width * ctx.kv, 0.0, [])
+    group = layout.context_group
+    if ctx.decoding:
+        size = ctx.tokens * (output_width * ctx.activation + 4.0 * heads)
+        rows = ctx.exchange("context combine", "attention", "all_reduce", size, group, count)
+        return ContextShare(cached_tokens * kv_width * ctx.kv / layout.cp, 0.0, rows)
+    if ctx.workload.parallel.context_exchange == "all_to_all" and isinstance(attention, Attention):
+        size = ctx.tokens * moved_width * ctx.wire
+        rows = ctx.exchange("context all-to-all", "attention", "all_to_all", size, group, count)
+        one_head = attention.head_dim + attention.v_head_dim
+        width = np.maximum(kv_width / layout.cp, one_head)
+        return ContextShare(cached_tokens * width * ctx.kv, 0.0, rows)
+    own = 1.0 / layout.cp
+    foreign = ctx.batch * (ctx.context_len + ctx.seq_len) * (1.0 - own)
+    if isinstance(attention, Attention) and attention.window is not None:
+        foreign = np.minimum(foreign, ctx.batch * (attention.window - 1.0))
+    # an all-gather of this size brings `foreign` tokens to every rank
+    size = foreign / (1.0 - own) * kv_width * ctx.wire
+    rows = ctx.exchange("key and value exchange", "attention", "all_gather", size, group, count, backward=2.0)
+    return ContextShare(cached_tokens * own * kv_width * ctx.kv, foreign * kv_width * ctx.activation, rows)
 
 
 def attention_rows(ctx: StepContext, attention: Attention, count: float) -> list[Op]:
@@ -73,6 +129,7 @@ def attention_rows(ctx: StepContext, attention: Attention, count: float) -> list
     k_width, v_width = kv_heads * attention.head_dim, kv_heads * attention.v_head_dim
     kv_width = k_width + v_width
     read_width = local_kv_heads(ctx, attention) * (attention.head_dim + attention.v_head_dim)
+    shared = context_share(ctx, attention, read_width, q_width + kv_width + o_width, o_width, heads, count)
     pairs = attention_pairs(ctx, attention)
     flop = 2.0 * heads * (attention.head_dim + attention.v_head_dim) * pairs
 
@@ -101,7 +158,7 @@ def attention_rows(ctx: StepContext, attention: Attention, count: float) -> list
             act_write=t * (q_width + (k_width if ctx.training else 0.0)) * ctx.activation,
             # a rotation is undone without what went into it
             act_backward=(t * (q_width + k_width) * ctx.activation, t * (q_width + k_width) * ctx.activation),
-            kv_write=0.0 if ctx.training else t * kv_width * ctx.kv,
+            kv_write=0.0 if ctx.training else t * kv_width * ctx.kv / (ctx.layout.cp if ctx.decoding else 1),
             formula="tokens kv_width kv_bytes written to the cache",
         ),
         Op(
@@ -113,13 +170,12 @@ def attention_rows(ctx: StepContext, attention: Attention, count: float) -> list
             dtype=ctx.attention_product,
             flop=flop,
             exponentials=heads * pairs,
-            kv_read=0.0
-            if ctx.training
-            else ctx.batch * cached_tokens_read(ctx.context_len, attention) * read_width * ctx.kv,
-            act_read=t * (q_width + read_width) * ctx.activation,
+            kv_read=shared.cached,
+            act_read=t * (q_width + read_width) * ctx.activation + shared.received,
             act_write=t * o_width * ctx.activation,
             formula="2 heads (head_dim + v_head_dim) pairs / tp",
         ),
+        *shared.rows,
         gemm(
             "output projection",
             "attention",
@@ -204,7 +260,8 @@ def latent_attention_rows(ctx: StepContext, mla: LatentAttention, count: float) 
             formula="tokens (kv_rank + rope) kv_bytes written to the cache",
         )
     )
-    kv_read = 0.0 if ctx.training else ctx.batch * ctx.context_len * mla.cached_elements * ctx.kv
+    partial = heads * mla.kv_lora_rank
+    shared = context_share(ctx, mla, float(mla.cached_elements), 0.0, partial, heads, count)
     if absorbed:
         rows.append(
             product(
@@ -226,7 +283,7 @@ def latent_attention_rows(ctx: StepContext, mla: LatentAttention, count: float) 
                 dtype=ctx.attention_product,
                 flop=2.0 * heads * (2 * mla.kv_lora_rank + mla.qk_rope_head_dim) * pairs,
                 exponentials=heads * pairs,
-                kv_read=kv_read,
+                kv_read=shared.cached,
                 act_read=t * (heads + 1) * mla.cached_elements * ctx.activation,
                 act_write=t * heads * mla.kv_lora_rank * ctx.activation,
                 formula="2 heads (2 kv_rank + rope) pairs / tp",
@@ -236,7 +293,7 @@ def latent_attention_rows(ctx: StepContext, mla: LatentAttention, count: float) 
             product("value absorb", t, mla.v_head_dim, mla.kv_lora_rank, "2 tokens kv_rank v_dim a head", heads)
         )
     else:
-        visible = ctx.batch * (ctx.context_len + ctx.seq_len)
+        visible = ctx.batch * (ctx.context_len + ctx.seq_len)  # every rank expands the whole sequence's latents
         rows.append(
             replace(
                 product(
@@ -246,7 +303,7 @@ def latent_attention_rows(ctx: StepContext, mla: LatentAttention, count: float) 
                     mla.kv_lora_rank,
                     "2 visible tokens kv_rank heads (nope + v_dim) / tp",
                 ),
-                kv_read=kv_read,
+                kv_read=shared.cached,
             )
         )
         rows.append(
@@ -265,6 +322,7 @@ def latent_attention_rows(ctx: StepContext, mla: LatentAttention, count: float) 
                 formula="2 heads (nope + rope + v_dim) pairs / tp",
             )
         )
+    rows += shared.rows
     rows.append(product("output projection", t, h, heads * mla.v_head_dim, "2 tokens heads v_dim hidden / tp"))
     rows.append(ctx.all_reduce("attention all-reduce", "attention", count))
     return rows

@@ -11,6 +11,7 @@ import numpy as np
 from app.domain.collectives import wire_bytes
 from app.domain.cost import Op, Tier
 from app.domain.errors import InvalidInput
+from app.domain.layout import Group, Layout
 from app.domain.model import ModelSpec
 from app.domain.precision import attention_precision
 from app.domain.units import Bytes, Grid
@@ -21,8 +22,9 @@ from app.domain.workload import Workload
 class StepContext:
     """A model and a workload with the derived numbers that blocks share.
 
-    `batch`, `seq_len`, `context_len` and `tp` may be arrays (a sweep); everything else is one value. `ranks_per_node`
-    is the size of the scale-up domain. `micro_batches` multiplies how often each layer runs in a step.
+    `batch`, `seq_len`, `context_len` and the layout's `tp` may be arrays (a sweep); everything else is one value.
+    Rows are those of the mean pipeline stage: `runs` is how often it executes each layer of the whole model, so a layer
+    that lies on one of `pp` stages counts 1/pp of a run for each micro-batch.
     """
 
     model: ModelSpec
@@ -30,13 +32,30 @@ class StepContext:
     batch: Grid
     seq_len: Grid
     context_len: Grid
-    tp: Grid
-    ranks_per_node: int
+    layout: Layout
+
+    @cached_property
+    def replica_tokens(self) -> Grid:
+        """New tokens in one (micro-)batch of one replica."""
+        return self.batch * self.seq_len
 
     @cached_property
     def tokens(self) -> Grid:
-        """New tokens in one (micro-)batch."""
-        return self.batch * self.seq_len
+        """New tokens that one rank works on: context parallelism divides a sequence, except for a decoded token."""
+        return self.replica_tokens if self.decoding else self.replica_tokens / self.layout.cp
+
+    @property
+    def tp(self) -> Grid:
+        return self.layout.tp
+
+    @property
+    def runs(self) -> float:
+        """How often the mean stage executes each layer of the model in a step."""
+        return self.micro_batches / self.layout.pp
+
+    @property
+    def decoding(self) -> bool:
+        return self.workload.phase == "decode"
 
     @property
     def training(self) -> bool:
@@ -61,6 +80,11 @@ class StepContext:
     @cached_property
     def kv(self) -> Bytes:
         return self.workload.dtypes.bytes_of("kv")
+
+    @cached_property
+    def wire(self) -> Bytes:
+        """Bytes of an activation element on a link."""
+        return self.workload.dtypes.bytes_of("communication")
 
     @cached_property
     def gradient(self) -> Bytes:
@@ -95,13 +119,45 @@ class StepContext:
         """How often (0 or 1) and how many bytes the tensor-parallel group sends to add one activation up."""
         if isinstance(self.tp, (float, int)) and self.tp == 1:
             return 0.0, {}, {}
-        size = self.tokens * self.hidden * self.workload.dtypes.bytes_of("communication")
+        size = self.tokens * self.hidden * self.wire
         shared = np.asarray(self.tp) > 1
-        return (
-            shared.astype(np.float64) if np.ndim(self.tp) else float(shared),
-            wire_bytes("all_reduce", size, self.tp, self.ranks_per_node),
-            wire_bytes("all_reduce", size, self.tp, self.ranks_per_node, in_switch=True),
-        )
+        group = self.layout.tensor_group
+        net = wire_bytes("all_reduce", size, group.size, group.local)
+        # a reduce-scatter and an all-gather send (t-1)/t each even where the switch reduces or multicasts
+        split = self.workload.parallel.sequence_parallel
+        in_switch = net if split else wire_bytes("all_reduce", size, group.size, group.local, in_switch=True)
+        return shared.astype(np.float64) if np.ndim(self.tp) else float(shared), net, in_switch
+
+    def exchange(
+        self,
+        name: str,
+        stage: str,
+        kind: str,
+        size: Grid,
+        group: Group,
+        count: Grid,
+        *,
+        backward: float = 1.0,
+    ) -> list[Op]:
+        """A collective of `size` bytes over a group, as a row; nothing where the group is one rank.
+
+        `backward` is how many times the backward pass sends as much.
+        """
+        if isinstance(group.size, (float, int)) and group.size <= 1:
+            return []
+        shared = np.asarray(group.size) > 1
+        return [
+            Op(
+                name=name,
+                stage=stage,
+                kind="collective",
+                count=count * (shared.astype(np.float64) if np.ndim(shared) else float(shared)),
+                net=wire_bytes(kind, size, group.size, group.local),
+                net_in_switch=wire_bytes(kind, size, group.size, group.local, in_switch=True),
+                net_backward=backward,
+                formula=f"{kind.replace('_', '-')} of {name}",
+            )
+        ]
 
     def all_reduce(self, name: str, stage: str, count: float) -> Op:
         """Sum of a hidden-size activation over the tensor-parallel group (F-7.1), or nothing on one device.

@@ -38,7 +38,7 @@ def embedding_rows(ctx: StepContext) -> list[Op]:
             "embedding",
             "embedding",
             "gather",
-            count=ctx.micro_batches,
+            count=ctx.runs,
             weights=t * h * ctx.weight,
             act_write=t * h * ctx.activation,
             formula="tokens hidden gathered",
@@ -55,7 +55,7 @@ def head_rows(ctx: StepContext) -> list[Op]:
     """Final norm, output projection and what consumes the logits."""
     positions = logit_tokens(ctx)
     vocab = ctx.model.vocab_size / ctx.tp
-    count = float(ctx.micro_batches)
+    count = ctx.runs
     rows: list[Op] = []
     if ctx.model.final_norm:
         rows += norm_rows(ctx, "final norm", "head", count, residual=True, tokens=positions)

@@ -25,17 +25,22 @@ def expected_distinct_experts(tokens: Grid, experts: int, top_k: int) -> Grid:
 
 
 def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
-    """Rows of `count` mixture-of-experts layers whose experts are split over the tensor-parallel group.
+    """Rows of `count` mixture-of-experts layers.
 
-    Weights: the expected number of distinct experts touched, each read once (F-9.5). FLOP: `top_k` experts a token
-    (F-2.4), plus the shared ones. Permutation traffic by F-9.2. With a latent size, the routed experts work on that
-    width between two projections that every rank keeps whole.
+    Experts are divided over expert and expert-tensor parallelism; without either they follow tensor parallelism. The
+    tokens of all ranks that share the experts are spread evenly over them. Weights: the expected number of distinct
+    experts touched, each read once (F-9.5). FLOP: `top_k` experts a token (F-2.4), plus the shared ones. Permutation
+    traffic by F-9.2. With a latent size, the routed experts work on that width between two projections that every rank
+    keeps whole.
     """
+    layout = ctx.layout
     t = ctx.tokens
     h = ctx.hidden if moe.latent_size is None else moe.latent_size
-    touched = expected_distinct_experts(t, moe.experts, moe.top_k)
-    copies = t * moe.top_k
-    width = moe.expert_intermediate / ctx.tp
+    shared_tokens = ctx.replica_tokens * layout.dp / layout.expert_replicas  # tokens that meet one copy of the experts
+    touched = expected_distinct_experts(shared_tokens, moe.experts, moe.top_k) / layout.ep
+    copies = shared_tokens * moe.top_k / layout.ep
+    width = moe.expert_intermediate / layout.etp
+    own = ctx.replica_tokens / (layout.tp * layout.cp)  # tokens that this rank alone sends to experts
     matrices_in = 2 if moe.gated else 1
 
     def expert_gemm(name: str, n: Grid, k: Grid, formula: str) -> Op:
@@ -87,6 +92,15 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
             act_write=copies * h * ctx.activation,
             formula="read tokens hidden, write tokens top_k hidden",
         ),
+        *_dispatch(ctx, moe, "dispatch", own, h, count),
+        *ctx.exchange(
+            "expert tensor gather",
+            "moe",
+            "all_gather",
+            0.0 if layout.folded else copies * h * ctx.wire,
+            layout.expert_tensor_group,
+            0.0 if layout.folded else count,
+        ),
         expert_gemm(
             "expert gate and up" if moe.gated else "expert up",
             matrices_in * width,
@@ -105,6 +119,15 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
             count=count,
         ),
         expert_gemm("expert down", h, width, "2 tokens top_k expert_intermediate hidden / tp"),
+        *ctx.exchange(
+            "expert tensor scatter",
+            "moe",
+            "reduce_scatter",
+            0.0 if layout.folded else copies * h * ctx.wire,
+            layout.expert_tensor_group,
+            0.0 if layout.folded else count,
+        ),
+        *_dispatch(ctx, moe, "combine", own, h, count),
         Op(
             "unpermute",
             "moe",
@@ -129,8 +152,51 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
     ):
         if intermediate:
             rows += _matrices(ctx, "moe", prefix, t, intermediate / ctx.tp, moe.gated, count)
-    rows.append(ctx.all_reduce("moe all-reduce", "moe", count))
+    if layout.folded or moe.shared_intermediate or moe.dense_intermediate:
+        rows.append(ctx.all_reduce("moe all-reduce", "moe", count))
+    elif not ctx.workload.parallel.sequence_parallel:
+        # combined tokens lie on the rank that sent them: the tensor group gathers them again
+        size = t * ctx.hidden * ctx.wire
+        rows += ctx.exchange("moe all-gather", "moe", "all_gather", size, layout.tensor_group, count)
     return rows
+
+
+def expected_destinations(places: Grid, experts: int, top_k: int) -> Grid:
+    """Distinct places among `places` that a token's experts lie on, expected under uniform routing (F-9.3).
+
+    Exact: a place is missed when all `top_k` choices fall on the experts of the others.
+    """
+    n = np.asarray(places, dtype=np.float64)
+    elsewhere = experts - experts / n
+    missed = np.ones_like(n)
+    for choice in range(top_k):
+        missed = missed * np.maximum(elsewhere - choice, 0.0) / (experts - choice)
+    distinct = n * (1.0 - missed)
+    return float(distinct) if np.ndim(distinct) == 0 else distinct
+
+
+def _dispatch(ctx: StepContext, moe: MoeMlp, name: str, own: Grid, width: Grid, count: float) -> list[Op]:
+    """The exchange of tokens with their experts (F-9.3): each token crosses to a node once and to a rank once.
+
+    A copy for another node lands at one of the ranks that want it, so only the others move on inside the node.
+    """
+    group = ctx.layout.expert_group
+    if isinstance(group.size, (float, int)) and group.size <= 1:
+        return []
+    nodes = np.ceil(np.asarray(group.size) / group.local)
+    to_ranks = expected_destinations(group.size, moe.experts, moe.top_k) * (1.0 - 1.0 / group.size)
+    to_nodes = expected_destinations(nodes, moe.experts, moe.top_k) * (1.0 - 1.0 / nodes)
+    size = own * width * ctx.wire
+    return [
+        Op(
+            name,
+            "moe",
+            "collective",
+            count=count,
+            net={"scale_up": size * np.maximum(to_ranks - to_nodes, 0.0), "scale_out": size * to_nodes},
+            formula="own tokens hidden bytes times distinct remote ranks and nodes",
+        )
+    ]
 
 
 def _matrices(
