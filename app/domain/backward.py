@@ -18,7 +18,7 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
 
     A product becomes two: the gradient of its input and the gradient of its weights, which is written once (read and
     written when micro-batches accumulate, F-4.11). Attention counts 2.0 times its forward FLOP as useful and 2.5 times
-    as executed (F-3.3). Collectives mirror (F-7.1). Copies run the other way round. The loss already wrote its
+    as executed (F-3.3); a recurrence too, whose states are computed again. Collectives mirror (F-7.1). Copies run the other way round. The loss already wrote its
     gradient in the forward pass.
     """
     if op.kind == "gemm":
@@ -45,14 +45,14 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
                 act_write=0.0,
             ),
         ]
-    if op.kind == "attention":
+    if op.kind in ("attention", "scan"):
         return [
             replace(
                 op,
                 name=f"{op.name}, backward",
                 direction="backward",
                 flop=2.0 * op.flop,
-                executed=FLASH_BACKWARD_EXECUTED * op.flop,
+                executed=FLASH_BACKWARD_EXECUTED * (op.flop if op.executed is None else op.executed),
                 act_read=op.act_read + 2.0 * op.act_write,
                 act_write=op.act_read,
             )

@@ -21,7 +21,7 @@ Array: TypeAlias = NDArray[np.float64]
 Pipe: TypeAlias = Literal["tensor", "vector", "none"]
 Tier: TypeAlias = Literal["scale_up", "scale_out"]
 Direction: TypeAlias = Literal["forward", "backward", "recompute", "optimizer"]
-Kind: TypeAlias = Literal["gemm", "attention", "elementwise", "copy", "gather", "collective", "optimizer"]
+Kind: TypeAlias = Literal["gemm", "attention", "scan", "elementwise", "copy", "gather", "collective", "optimizer"]
 
 TIERS: tuple[Tier, ...] = ("scale_up", "scale_out")
 

@@ -418,11 +418,11 @@ class ModelSpec:
     vision or audio tower beside the language model. `undescribed` names parameters that no layer describes, where there
     are some. `record` is the whole catalogue entry, for pages that show everything.
 
-    Beyond decoders: `front` turns raw input into tokens where there is no embedding of words; `class_tokens` are learned
-    tokens put before them; `token_types` rows of a second table and `embedding_norm` a norm right behind the embedding
-    (BERT, RWKV); `relative_positions` learned attention biases; `pooling` what follows an encoder's last layer.
-    `encoder` is the encoder of an encoder-decoder, whose decoder is `layers`. `tower` and `prediction` run when the
-    workload asks for them. `denoiser` stands instead of layers.
+    Beyond decoders: `front` turns raw input into tokens where there is no embedding of words; `class_tokens` are
+    learned tokens put before them; `token_types` rows of a second table and `embedding_norm` a norm right behind the
+    embedding (BERT, RWKV); `relative_positions` learned attention biases; `pooling` what follows an encoder's last
+    layer. `encoder` is the encoder of an encoder-decoder, whose decoder is `layers`. `tower` and `prediction` run when
+    the workload asks for them. `denoiser` stands instead of layers.
     """
 
     id: str
