@@ -319,7 +319,7 @@ def _run_frozen(view: RunView) -> dict[str, Any]:
         "context_len": stated.get("context_len", told.context_len),
         "seq_len": stated.get("seq_len"),
         "hardware": view.hardware.name if view.hardware is not None else run.hardware_hint,
-        "launch_mode": stated.get("launch_mode"),
+        "launch_mode": stated.get("launch_mode") or parsed.software.get("launch_mode"),
     }
     if found["context_len"] is None and told.mode in ("serve", "latency") and told.input_len and told.output_len:
         # what a decode step reads on average: the prompt and half of the answer
@@ -337,9 +337,8 @@ def _run_frozen(view: RunView) -> dict[str, Any]:
         found["devices"] = main.devices if main is not None else _devices(layout)
     software = dict(parsed.software)
     engine = next((software[key] for key in ("engine", "backend", "framework") if key in software), None)
-    versions = [
-        f"{key} {value}" for key, value in sorted(software.items()) if value != engine and "endpoint" not in key
-    ]
+    apart = ("launch_mode", "client", "endpoint_type", "endpoint")
+    versions = [f"{key} {value}" for key, value in sorted(software.items()) if value != engine and key not in apart]
     found |= {"engine": engine, "software": ", ".join(versions)[:300] or None}
     return {key: value for key, value in found.items() if value not in (None, "")}
 

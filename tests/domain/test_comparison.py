@@ -116,7 +116,7 @@ def test_different_phases_have_no_ratio() -> None:
     refused = cell(result, "tokens_per_s_per_device", 1)
     assert (refused.verdict, refused.ratio) == ("refused", None)
     assert refused.reason == "decode against prefill: different work, no ratio"
-    assert "not-comparable" in checks(result, "error")
+    assert [finding.check for finding in result.findings] == ["not-comparable"]
     assert result.sentence == "Nothing can be held against “pp512”: decode against prefill: different work, no ratio."
 
 
@@ -224,6 +224,15 @@ def test_wording_and_rounding_are_no_difference() -> None:
         ]
     )
     assert result.differences == ()
+
+
+def test_a_context_that_follows_from_the_lengths_is_not_a_second_difference() -> None:
+    lengths = {"input_len": 1000.0, "output_len": 200.0, "context_len": 1100.0}
+    items = [
+        run("a", {"ttft_s.p50": 1.0}, **lengths),
+        run("b", {"ttft_s.p50": 1.0}, **{**lengths, "output_len": 400.0, "context_len": 1200.0}),
+    ]
+    assert [difference.field for difference in compare(items).differences] == ["output_len"]
 
 
 def test_an_algorithmic_change_may_change_the_model_when_quality_is_given() -> None:
