@@ -59,7 +59,8 @@ def ceilings_chart(profile: HardwareProfile, *, height: int = 380) -> ChartSpec 
                 "type": "scatter",
                 "mode": "lines",
                 "name": f"{name}, achieved",
-                "x": [rate / memory, x_high],
+                # Ends early, so that it does not run through the names of the peaks at the right.
+                "x": [rate / memory, (rate / memory) ** 0.65 * x_high**0.35],
                 "y": [rate, rate],
                 "line": {"color": RESOURCE_TOKENS["compute"], "width": 1.5, "dash": "dash"},
                 "hovertemplate": f"{label(name)} achieved {with_prefix(rate, 'FLOP/s')}<extra></extra>",

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final, Protocol, TypeVar
 
 from app.catalog.codec import (
@@ -98,7 +99,7 @@ def list_hardware(
     limit: int = DEFAULT_LIMIT,
     cursor: str | None = None,
 ) -> Page[HardwareEntry]:
-    """Profiles by name. Every word of `text` must occur in a name, an alias, the vendor or the architecture.
+    """Profiles by name. Every word of `text` must begin one in a name, an alias, the vendor or the architecture.
 
     Raises InvalidQuery for a limit or cursor that is none.
     """
@@ -216,7 +217,7 @@ def _hardware_entry(row: StoredHardware) -> HardwareEntry:
 
 
 def hardware_matches(profile: HardwareProfile, text: str | None) -> bool:
-    """Whether every word of `text` occurs in a name, an alias, the vendor or the architecture."""
+    """Whether every word of `text` begins one in a name, an alias, the vendor or the architecture."""
     return _matches(text, _hardware_names(profile))
 
 
@@ -236,7 +237,7 @@ def list_models(
     limit: int = DEFAULT_LIMIT,
     cursor: str | None = None,
 ) -> Page[ModelEntry]:
-    """Models by name. Every word of `text` must occur in a name, an alias, the family or the repository name.
+    """Models by name. Every word of `text` must begin one in a name, an alias, the family or the repository name.
 
     Raises InvalidQuery for a limit or cursor that is none.
     """
@@ -404,13 +405,13 @@ def _model_entry(row: StoredModel) -> ModelEntry:
 
 
 def model_matches(model: ModelSpec, text: str | None) -> bool:
-    """Whether every word of `text` occurs in a name, an alias, the family, the repository name or the kind."""
+    """Whether every word of `text` begins one in a name, an alias, the family, the repository name or the kind."""
     return _matches(text, _model_names(model))
 
 
-def _model_words(model: ModelSpec) -> str:
-    words = (model.id, model.name, model.family, model.hf_id, model.kind)
-    return " ".join(word for word in (*words, *model.aliases) if word).casefold()
+def _model_names(model: ModelSpec) -> tuple[str, ...]:
+    names = (model.id, model.name, model.family, model.hf_id, model.kind)
+    return tuple(name for name in (*names, *model.aliases) if name)
 
 
 # ---- workloads ------------------------------------------------------------------------------------------------------
@@ -422,7 +423,7 @@ def list_workloads(
     """Saved workloads by name. Raises InvalidQuery."""
     with ctx.storage.read() as session:
         rows = stored_workloads.list_all(session=session)
-    return _page(sorted((row for row in rows if _matches(text, row.name.casefold())), key=_by_name), limit, cursor)
+    return _page(sorted((row for row in rows if _matches(text, (row.name,))), key=_by_name), limit, cursor)
 
 
 def get_workload(ctx: Context, id_: str) -> StoredWorkload:
@@ -548,9 +549,24 @@ def _refuse_taken(id_: str, resolve: Callable[[str], Any]) -> None:
     raise Conflict(f"{id_!r} already means {shipped.name}: give another name or an id")
 
 
-def _matches(text: str | None, words: str) -> bool:
-    """Whether every word of `text` occurs; dashes and underscores part words, as names are spelled with either."""
-    return not text or all(word in words for word in re.split(r"[\s_-]+", text[:500].casefold()))
+def _matches(text: str | None, names: tuple[str, ...]) -> bool:
+    """Whether each word of `text` begins one of some name, or several written as one (h100sxm, llama3.1)."""
+    if not text or not text.strip():
+        return True
+    wanted = _words(text[:500])
+    beginnings = _beginnings(names)
+    return bool(wanted) and all(f"\n{word}" in beginnings for word in wanted)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+(?:\.[^\W_]+)*\+?", text.casefold())
+
+
+@lru_cache(maxsize=2048)
+def _beginnings(names: tuple[str, ...]) -> str:
+    """What a searched word may begin: every name from each of its words on, without what parts them; one a line."""
+    found = ("".join(words[start:]) for words in map(_words, names) for start in range(len(words)))
+    return "\n" + "\n".join(dict.fromkeys(found))
 
 
 def _by_name(entry: _Named) -> tuple[str, str]:

@@ -153,9 +153,23 @@ def percent(value: object) -> str:
 
 def signed_percent(value: object) -> str:
     """A relative difference with its sign: 0.012 -> "+1.2 %", 0 -> "0 %"."""
-    human = quantity(value, "ratio")
     number = _finite(value)
+    if number is not None and 0 < abs(number) < 1e-4:
+        return f"under 0.01{NARROW_SPACE}%"
+    human = quantity(value, "ratio")
     return f"+{human}" if number is not None and number > 0 else str(human)
+
+
+def short_count(value: object) -> Human:
+    """A large count without the name of what is counted: 6.71e11 -> "671 billion"."""
+    human = quantity(value, "parameters")
+    return replace(human, unit_text=human.unit_text.removesuffix("parameters").strip())
+
+
+def whole_count(value: object) -> Human:
+    """A count with all its digits: 671,026,419,200."""
+    number = _finite(value)
+    return _absent(value) if number is None else Human(f"{number:,.0f}", "", exact(number, ""))
 
 
 def times(value: object) -> str:

@@ -25,7 +25,7 @@ from app.catalog.hardware_codec import (
 )
 from app.domain.errors import InvalidInput
 from app.domain.hardware import HardwareProfile
-from app.services.browse import CLASS_LABELS
+from app.services.hardware_pages import CLASS_LABELS
 from app.web import formatting
 from app.web.forms import FormErrors, parse_quantity, quantity_text, sentence
 

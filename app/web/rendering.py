@@ -317,6 +317,8 @@ def environment() -> Environment:
         quantity=formatting.quantity,
         percent=formatting.percent,
         signed_percent=formatting.signed_percent,
+        short_count=formatting.short_count,
+        whole_count=formatting.whole_count,
         times=formatting.times,
         count=formatting.count,
         significant=formatting.significant,

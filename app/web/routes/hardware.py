@@ -13,10 +13,10 @@ from app.catalog.codec import PEAK_PRECISIONS
 from app.catalog.names import AmbiguousName
 from app.charts.ceilings import ceilings_chart
 from app.domain.errors import InvalidInput
-from app.services import browse, catalogue
-from app.services.browse import HardwareQuery
+from app.services import catalogue, hardware_pages, listing
 from app.services.catalogue import HardwareEntry
 from app.services.context import Context
+from app.services.hardware_pages import HardwareQuery
 from app.storage.errors import Conflict
 from app.web import rendering
 from app.web.deps import Ctx
@@ -68,13 +68,13 @@ def hardware_list(
     sort: Text = "",
 ) -> HTMLResponse:
     query = HardwareQuery(q=q.strip(), vendor=vendor, kind=kind, precision=precision, sort=sort)
-    found = browse.browse_hardware(ctx, query)
+    found = hardware_pages.browse_hardware(ctx, query)
     filters = {"q": query.q, "vendor": vendor, "kind": kind, "precision": precision}
     context = {
         "query": query,
         "found": found,
         "columns": [column | heading_of("/hardware", filters, sort, column) for column in COLUMNS],
-        "class_labels": browse.CLASS_LABELS,
+        "class_labels": hardware_pages.CLASS_LABELS,
         "scales": SCALES,
         "choices": {
             "vendor": offered("Any vendor", found.vendors, vendor),
@@ -92,8 +92,8 @@ def heading_of(base: str, filters: Mapping[str, str], sort: str, column: Mapping
     """Where a column's heading leads, and how the list is sorted by it now."""
     key = column["key"]
     return {
-        "url": rendering.query(base, **filters, sort=browse.next_sort(sort, key, numeric=column["numeric"])),
-        "order": browse.order_of(sort, key),
+        "url": rendering.query(base, **filters, sort=listing.next_sort(sort, key, numeric=column["numeric"])),
+        "order": listing.order_of(sort, key),
     }
 
 
@@ -120,7 +120,7 @@ def hardware_page(request: Request, ctx: Ctx, hardware: Name) -> Response:
 
 
 def _sheet(request: Request, ctx: Context, entry: HardwareEntry, problem: str = "", status: int = 200) -> HTMLResponse:
-    sheet = browse.hardware_sheet(ctx, entry)
+    sheet = hardware_pages.hardware_sheet(ctx, entry)
     context = {
         "sheet": sheet,
         "entry": entry,

@@ -14,10 +14,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from app.catalog.codec import model_to_json
 from app.catalog.names import AmbiguousName
 from app.domain.errors import InvalidInput
-from app.services import browse, catalogue
-from app.services.browse import ModelQuery
+from app.services import catalogue, model_pages
 from app.services.catalogue import ModelEntry
 from app.services.context import Context
+from app.services.model_pages import ModelQuery
 from app.storage.errors import Conflict
 from app.web import rendering
 from app.web.deps import Ctx
@@ -64,13 +64,13 @@ def model_list(
     sort: Text = "",
 ) -> HTMLResponse:
     query = ModelQuery(q=q.strip(), family=family, kind=kind, estimable=estimable, sort=sort)
-    found = browse.browse_models(ctx, query)
+    found = model_pages.browse_models(ctx, query)
     filters = {"q": query.q, "family": family, "kind": kind, "estimable": estimable}
     context = {
         "query": query,
         "found": found,
         "columns": [column | heading_of("/models", filters, sort, column) for column in COLUMNS],
-        "kind_labels": browse.KIND_LABELS,
+        "kind_labels": model_pages.KIND_LABELS,
         "scales": SCALES,
         "choices": {
             "family": offered("Any family", found.families, family),
@@ -101,7 +101,7 @@ def model_page(request: Request, ctx: Ctx, model: Name) -> Response:
 
 def _sheet(request: Request, ctx: Context, entry: ModelEntry, problem: str = "", status: int = 200) -> HTMLResponse:
     context = {
-        "sheet": browse.model_sheet(ctx, entry),
+        "sheet": model_pages.model_sheet(ctx, entry),
         "entry": entry,
         "model": entry.model,
         "address": address_of(entry),

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from app.services import browse
+from app.services.search import search
 from app.web import rendering
 from app.web.deps import Ctx
 
@@ -15,9 +15,9 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/search")
-def search(request: Request, ctx: Ctx, q: Annotated[str, Query(max_length=200)] = "") -> HTMLResponse:
+def search_page(request: Request, ctx: Ctx, q: Annotated[str, Query(max_length=200)] = "") -> HTMLResponse:
     wanted = q.strip()
-    context = {"q": wanted, "found": browse.search(ctx, wanted)}
+    context = {"q": wanted, "found": search(ctx, wanted)}
     return rendering.page(
         request,
         "search.html",
