@@ -478,6 +478,30 @@ def update_run(ctx: Context, run_id: str, patch: RunPatch) -> RunView:
     return get_view(ctx, run_id)
 
 
+def copy_to_file(ctx: Context, run_id: str) -> int:
+    """Give the other runs of the same file this run's device, model, layout and precisions; how many were changed.
+
+    Shapes stay: they are what the runs of a file differ by.
+    """
+    with ctx.storage.write() as session:
+        run = runs.get_run(session=session, run_id=run_id)
+        shared = {key: run.workload_overrides[key] for key in ("parallel", "dtypes") if key in run.workload_overrides}
+        others = [s.id for s in runs.runs_of_upload(session=session, upload_id=run.upload_id) if s.id != run_id]
+        for other in others:
+            own = dict(runs.get_run(session=session, run_id=other).workload_overrides)
+            for key in ("parallel", "dtypes"):
+                own.pop(key, None)
+            changes = RunChanges(
+                hardware_id=run.hardware_id,
+                hardware_is_guess=run.hardware_is_guess,
+                model_id=run.model_id,
+                model_is_guess=run.model_is_guess,
+                workload_overrides={**own, **shared},
+            )
+            runs.update_run(session=session, run_id=other, changes=changes)
+    return len(others)
+
+
 def _unset() -> dict[str, Any]:
     return dict.fromkeys(RunChanges.__slots__, UNSET)
 

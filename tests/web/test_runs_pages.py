@@ -110,6 +110,17 @@ def test_linking_by_form_computes_the_bound(client: TestClient):
     assert stated == {"parallel": {"tp": 2}, "dtypes": {"weights": "fp8"}}
 
 
+def test_one_form_links_every_run_of_a_file(client: TestClient):
+    location = uploaded(client, (UPLOADS / "vllm-bench-serve" / "3.json").read_bytes())
+    assert "Also for the other 11 runs" in client.get(location).text
+    assert client.post(location, data=LINKS | {"tp": "2", "batch": "9", "whole_file": "1"}).status_code == 303
+    items = client.get("/api/v1/runs").json()["items"]
+    assert {item["hardware"] for item in items} == {"nvidia-h200-sxm"}
+    bounds = [client.get(f"/api/v1/runs/{item['id']}").json()["bound"]["rows"][0]["workload"] for item in items]
+    assert {bound["parallel"]["tp"] for bound in bounds} == {2}
+    assert [bound["batch"] for bound in bounds].count(9) == 1  # the shape is each run's own
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -295,6 +295,9 @@ def _change(request: Request, ctx: Context, run_id: str, typed: dict[str, str]) 
     problems: dict[str, str] = {}
     try:
         view = runs.update_run(ctx, run_id, _patch(view, typed, problems))
+        if typed.get("whole_file") == "1":
+            runs.copy_to_file(ctx, run_id)
+            view = runs.get_view(ctx, run_id)
     except InvalidInput as error:
         name = str(error.loc[-1]) if error.loc else ""
         problems[name if name in typed else "general"] = error.reason[:1].upper() + error.reason[1:] + "."
@@ -409,6 +412,8 @@ def _run_context(
         "notes": parsed.notes or "",
         "baseline": run.baseline_run_id or "",
         "is_baseline": "1" if run.is_baseline else "",
+        # checkboxes that are off are not sent: after a refusal, what was sent counts
+        "whole_file": "1" if typed is None and len(view.siblings) > 1 and _needs_links(view) else "",
     }
     return {
         "partial": partial,
@@ -435,7 +440,7 @@ def _run_context(
         "not_reported": [_key_words(key) for key in view.not_reported],
         "facts": _facts(view),
         "lab_url": _lab_url(view, main),
-        "needs_links": view.hardware is None or view.model is None,
+        "needs_links": _needs_links(view),
         "hardware_names": [name for _, name in hardware],
         "model_names": [name for _, name in models],
         "shape_fields": SHAPE_FIELDS[mode],
@@ -467,6 +472,10 @@ _FIELD_WORDS: Mapping[str, str] = {
 def _field_id(name: str) -> str:
     """The id that the field macro gives a field of this name."""
     return f"f-{name.replace('_', '-')}"
+
+
+def _needs_links(view: RunView) -> bool:
+    return view.hardware is None or view.model is None
 
 
 def _gap_title(row: BoundRow) -> str:
