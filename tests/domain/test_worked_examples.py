@@ -74,6 +74,17 @@ def test_llama_3_8b_training_flop() -> None:
     assert useful == (51_470_401_536 + 786_432) * 8192
 
 
+def test_prefill_needs_logits_of_the_last_positions_only() -> None:
+    """Two prompts of 1024: 2 * 2048 * 32 * (41_943_040 + 176_160_768) FLOP in layers and 2 * 2 * 4096 * 128256 after."""
+    prompt = cost_table(LLAMA3_8B, Workload(phase="prefill", batch=2, seq_len=1024))
+    assert row_of(prompt, "output head") == 2 * 2 * 4096 * 128256
+    assert step_total(prompt, "flop", kind="gemm") == 2 * 2048 * 6_979_321_856 + 2 * 2 * 4096 * 128256
+    assert row_of(prompt, "final norm", "act_read") == 2 * 2 * 4096 * 2
+    assert row_of(prompt, "sampling", "act_read") == 2 * 128256 * 2
+    drafts = cost_table(LLAMA3_8B, Workload(batch=2, seq_len=5, context_len=100))
+    assert row_of(drafts, "output head") == 2 * 10 * 4096 * 128256
+
+
 def test_sliding_window_pairs_against_causal() -> None:
     """W = 1024 of S = 8192: 1024 * 1025 / 2 + 7168 * 1024 pairs of 8192 * 8193 / 2."""
     windowed, causal = attended_pairs(8192, 0, window=1024), attended_pairs(8192, 0)
