@@ -39,6 +39,9 @@ class Op:
     act_read/act_write    bytes of activations; they may stay in cache between two operations
     act_backward  bytes of activations read and written by the row's backward pass, where its kind's rule is not exact
     net           bytes sent one way on each tier, by the ring algorithm
+    effort        expected time over that of a well-tuned kernel (the bound does not know it)
+    hidden        share of a collective that runs behind independent work (the serial bound does not know it)
+    skew          extra time of the busiest rank over the mean rank (routing), a share of the row's time
     net_backward  how many times as much a collective's backward pass sends
     net_in_switch bytes sent one way where the switch reduces (None: the switch cannot help)
     """
@@ -64,7 +67,15 @@ class Op:
     net_in_switch: Mapping[Tier, Grid] | None = None
     net_backward: float = 1.0
     launches: Grid = 1.0
+    effort: float = 1.0
+    hidden: float = 0.0
+    skew: Grid = 0.0
     formula: str = ""
+
+    @property
+    def base(self) -> str:
+        """The name of the forward row that this one belongs to."""
+        return self.name.split(",", 1)[0]
 
 
 COLUMNS: tuple[str, ...] = (
@@ -79,6 +90,9 @@ COLUMNS: tuple[str, ...] = (
     "act_read",
     "act_write",
     "launches",
+    "effort",
+    "hidden",
+    "skew",
 )
 
 

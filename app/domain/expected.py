@@ -50,8 +50,9 @@ def expected_time(bound: Bound) -> Expected:
 
 
 def _serial(bound: Bound, e: Efficiencies) -> Seconds:
-    per_op = np.maximum(np.maximum(bound.op_compute / e.compute, bound.op_hbm / e.memory), bound.op_net / e.net)
-    floored = np.maximum(per_op, e.kernel_floor * bound.table["launches"])
+    net = bound.op_net / e.net * (1.0 - bound.table["hidden"])
+    per_op = np.maximum(np.maximum(bound.op_compute / e.compute, bound.op_hbm / e.memory), net)
+    floored = np.maximum(per_op, e.kernel_floor * bound.table["launches"]) * bound.table["effort"]
     seconds = floored * bound.table["count"]
     kernels = float(over_operations(seconds))
     waiting = float(bound.terms["imbalance"])

@@ -230,7 +230,7 @@ def lower_bound(
         "net": over_operations(net * count),
         "launch": np.asarray(launch),
         "sync": zero + sync,
-        "imbalance": zero + imbalance,
+        "imbalance": imbalance + over_operations(op_time * count * table["skew"]),
     }
     busiest = np.maximum(np.maximum(terms["compute"], terms["hbm"]), np.maximum(terms["net"], terms["launch"]))
     serial_waiting = terms["sync"] + terms["imbalance"]

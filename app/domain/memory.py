@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -235,7 +237,18 @@ class MemoryUse:
         return None if self.capacity is None else self.peak <= self.capacity
 
 
-def memory_use(model: ModelSpec, workload: Workload, capacity: Bytes | None, *, ranks_per_node: int = 8) -> MemoryUse:
+MemoryEdit: TypeAlias = Callable[[Mapping[str, float], Workload], Mapping[str, float]]
+"""Resident bytes by object to other ones: what a lever does to memory."""
+
+
+def memory_use(
+    model: ModelSpec,
+    workload: Workload,
+    capacity: Bytes | None,
+    *,
+    ranks_per_node: int = 8,
+    edit: MemoryEdit | None = None,
+) -> MemoryUse:
     """Least resident bytes of the fullest device during the step, and the largest batch that would fit.
 
     Parameters, gradients and optimizer state by F-6.1 and F-6.2; KV cache by F-5.1 in whole pages (F-5.3); activations
@@ -244,26 +257,36 @@ def memory_use(model: ModelSpec, workload: Workload, capacity: Bytes | None, *, 
     some. Raises InvalidInput for a layout that does not divide the model.
     """
     layout = layout_of(model, workload, ranks_per_node)
-    stages = [_objects(model, workload, layout, stage) for stage in _stages(layout)]
-    objects = max(stages, key=lambda held: sum(held.values()))
+
+    def held_at(stage: str, asked: Workload) -> dict[str, float]:
+        objects = _objects(model, asked, layout, stage)
+        return objects if edit is None else dict(edit(objects, asked))
+
+    stages = {stage: held_at(stage, workload) for stage in _stages(layout)}
+    fullest = max(stages.values(), key=lambda objects: sum(objects.values()))
     largest: int | None = None
     if capacity is not None:
-        largest = min(_largest_batch(model, workload, layout, stage, capacity) for stage in _stages(layout))
-    return MemoryUse(objects=objects, capacity=capacity, largest_batch=largest)
+        largest = min(_largest_batch(held_at, stage, held, workload, capacity) for stage, held in stages.items())
+    return MemoryUse(objects=fullest, capacity=capacity, largest_batch=largest)
 
 
 def _stages(layout: Layout) -> tuple[str, ...]:
     return ("first",) if layout.pp == 1 else ("first", "last")
 
 
-def _largest_batch(model: ModelSpec, workload: Workload, layout: Layout, stage: str, capacity: Bytes) -> int:
-    """Whole sequences that fit; where that is a whole number up to rounding, by trying it."""
-    objects = _objects(model, workload, layout, stage)
+def _largest_batch(
+    held_at: Callable[[str, Workload], Mapping[str, float]],
+    stage: str,
+    objects: Mapping[str, float],
+    workload: Workload,
+    capacity: Bytes,
+) -> int:
+    """Whole sequences that fit on a stage; where that is a whole number up to rounding, by trying it."""
     fixed = sum(objects[name] for name in ("parameters", "gradients", "optimizer"))
     sequences = (capacity - fixed) * workload.batch / (sum(objects.values()) - fixed)
     nearest = round(sequences)
     if nearest >= 1 and abs(sequences - nearest) <= 1e-9 * nearest:
-        tried = sum(_objects(model, replace(workload, batch=nearest), layout, stage).values())
+        tried = sum(held_at(stage, replace(workload, batch=nearest)).values())
         return nearest if tried <= capacity else nearest - 1
     return max(math.floor(sequences), 0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,8 +30,9 @@ def cost_table(
     *,
     ranks_per_node: int = DEFAULT_RANKS_PER_NODE,
     grid: Mapping[str, Any] | None = None,
+    edits: Sequence[Callable[[list[Op], StepContext], list[Op]]] = (),
 ) -> CostTable:
-    """Rows of one step on the modelled device.
+    """Rows of one step on the modelled device, after the `edits` that levers make.
 
     `grid` replaces `batch`, `seq_len`, `context_len` or `tp` by arrays of shapes that broadcast: a sweep through the
     same formulas. `ranks_per_node` is the scale-up domain: a tensor-parallel group beyond it crosses the slow tier.
@@ -51,6 +52,8 @@ def cost_table(
     rows = ends_before + layers + ends_after
     if ctx.training:
         rows += _training_rows(ctx, ends_before, layers, ends_after)
+    for edit in edits:
+        rows = edit(rows, ctx)
     return CostTable.of(
         rows,
         tokens=ctx.replica_tokens * layout.dp * ctx.micro_batches,
@@ -203,7 +206,9 @@ def _assumptions(model: ModelSpec, workload: Workload, layout: Layout) -> tuple[
     if model.kind == "vlm":
         notes.append("Only the language model is counted; the vision tower and its tokens are not.")
     if model.is_moe:
-        notes.append("Expert weights are read for the expected number of distinct experts under uniform routing.")
+        notes.append("Expert weights are read for the expected number of distinct experts that the routing reaches.")
+        if workload.routing.kind in ("zipf", "histogram") and p.ep > 1:
+            notes.append("Experts lie on ranks in the order given, neighbours together; nothing rebalances them.")
     if any(isinstance(m, LatentAttention) for _, m in model.attention_groups()):
         absorbed = workload.phase == "decode"
         notes.append(f"Latent attention runs {'absorbed' if absorbed else 'expanded to keys and values'}.")

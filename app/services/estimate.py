@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from app.domain.collectives import COLLECTIVES
 from app.domain.cost import TIERS, CostTable
-from app.domain.errors import InvalidInput, MissingFigure
+from app.domain.errors import MissingFigure
 from app.domain.expected import Expected, expected_time
 from app.domain.hardware import HardwareProfile
+from app.domain.levers.base import Lever, LeverRequest, Params, Scenario, lever_path
+from app.domain.levers.registry import LEVERS
 from app.domain.lower_bound import RESOURCES, Bound, CeilingChoice, Ceilings, ceilings, lower_bound
 from app.domain.memory import MemoryUse, memory_use
 from app.domain.model import ModelSpec
@@ -35,6 +38,7 @@ class BoundEstimate:
     expected: Expected
     memory: MemoryUse
     assumptions: tuple[str, ...]
+    ledger: tuple[LedgerRow, ...] = ()
 
     @property
     def runs(self) -> bool:
@@ -55,16 +59,44 @@ class OpEstimate:
     assumptions: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """What one lever changed: the estimates before and after it. A row's `before` is the last row's `after`."""
+
+    lever: Lever
+    params: Params
+    before: BoundEstimate
+    after: BoundEstimate
+
+
 def bound_of(
     hardware: HardwareProfile,
     model: ModelSpec,
     workload: Workload,
     choice: CeilingChoice = "peak",
     assumptions: tuple[str, ...] = (),
+    levers: Sequence[LeverRequest] = (),
 ) -> BoundEstimate:
-    """Bound, forecast and memory of one step. Raises InvalidInput, MissingFigure or UnsupportedArchitecture."""
+    """Bound, forecast and memory of one step, after the levers.
+
+    Raises InvalidInput, MissingFigure or UnsupportedArchitecture.
+    """
     roofs = ceilings(hardware, choice)
-    table = cost_table(model, workload, ranks_per_node=scale_up_domain(hardware))
+    path = lever_path(LEVERS, model, workload, levers)
+    steps = [_evaluate(hardware, scenario, roofs, assumptions) for scenario in path.scenarios]
+    ledger = tuple(
+        LedgerRow(item.lever, item.params, before, after)
+        for item, before, after in zip(path.asked, steps[:-1], steps[1:], strict=True)
+    )
+    return replace(steps[-1], ledger=ledger)
+
+
+def _evaluate(
+    hardware: HardwareProfile, scenario: Scenario, roofs: Ceilings, assumptions: tuple[str, ...]
+) -> BoundEstimate:
+    model, workload = scenario.model, scenario.workload
+    domain = scale_up_domain(hardware)
+    table = cost_table(model, workload, ranks_per_node=domain, edits=scenario.row_edits())
     bound = lower_bound(table, roofs, launch_mode=workload.launch_mode)
     notes = [*assumptions, *_roof_notes(roofs, workload), *table.assumptions]
     if hardware.memory_capacity is None:
@@ -75,15 +107,15 @@ def bound_of(
         workload=workload,
         bound=bound,
         expected=expected_time(bound),
-        memory=memory_use(model, workload, hardware.memory_capacity, ranks_per_node=scale_up_domain(hardware)),
+        memory=memory_use(
+            model, workload, hardware.memory_capacity, ranks_per_node=domain, edit=scenario.edited_memory
+        ),
         assumptions=tuple(notes),
     )
 
 
 def estimate_bound(ctx: Context, request: BoundRequest) -> BoundEstimate:
     """Answer `POST /estimates/bound`."""
-    if request.levers:
-        raise InvalidInput(("levers",), "levers cannot be applied yet: leave the list empty")
     hardware, hardware_notes = resolve_hardware(ctx, request.hardware)
     model, model_notes = resolve_model(ctx, request.model)
     defaults = tuple(request.filled_defaults())
@@ -93,6 +125,10 @@ def estimate_bound(ctx: Context, request: BoundRequest) -> BoundEstimate:
         request.workload.to_domain(),
         request.ceilings,
         assumptions=(*defaults, *hardware_notes, *model_notes),
+        levers=[
+            LeverRequest(item) if isinstance(item, str) else LeverRequest(item.id, item.params)
+            for item in request.levers
+        ],
     )
 
 
@@ -248,11 +284,60 @@ def bound_json(estimate: BoundEstimate) -> dict[str, Any]:
             "objects": [{"object": name, "bytes": size} for name, size in memory.objects.items()],
         },
         "roofs": used_roofs(bound),
-        "ledger": [],
+        "baseline": None if not estimate.ledger else _totals(estimate.ledger[0].before),
+        "ledger": [ledger_json(row) for row in estimate.ledger],
         "hardware": {"id": estimate.hardware.id, "name": estimate.hardware.name},
         "model": {"id": estimate.model.id, "name": estimate.model.name},
         "assumptions": list(dict.fromkeys(estimate.assumptions)),
         "sources": sources_of(estimate.hardware, bound),
+    }
+
+
+def _totals(estimate: BoundEstimate) -> dict[str, Any]:
+    """The figures that a ledger follows, of one device and step."""
+    bound = estimate.bound
+    return {
+        "bound_s": float(bound.overlapped),
+        "serial_bound_s": float(bound.serial),
+        "expected_s": estimate.expected.time,
+        "executed_flop": bound.total("executed"),
+        "hbm_bytes": bound.hbm_bytes,
+        "net_bytes": bound.net_bytes,
+        "launches": bound.total("launches"),
+        "memory_bytes": estimate.memory.peak,
+        "tokens": float(bound.table.tokens),
+        "devices": int(bound.table.devices),
+    }
+
+
+def ledger_json(row: LedgerRow) -> dict[str, Any]:
+    """One lever's row: every figure before, after and saved. Rows telescope: a row starts where the last one ended."""
+    before, after = _totals(row.before), _totals(row.after)
+    notes = [row.lever.model]
+    if before["devices"] != after["devices"]:
+        notes.append(f"It changes the devices from {before['devices']:,} to {after['devices']:,}.")
+    if before["tokens"] != after["tokens"]:
+        notes.append(f"It changes the tokens of a step from {before['tokens']:,.6g} to {after['tokens']:,.6g}.")
+    return {
+        "lever": row.lever.id,
+        "title": row.lever.title,
+        "params": dict(row.params),
+        "book_as": row.lever.book_as,
+        "memory_lever": row.lever.memory_lever,
+        "ideal": row.lever.ideal,
+        "before_s": before["bound_s"],
+        "after_s": after["bound_s"],
+        "saved_s": before["bound_s"] - after["bound_s"],
+        "saved_serial_s": before["serial_bound_s"] - after["serial_bound_s"],
+        "saved_expected_s": before["expected_s"] - after["expected_s"],
+        "saved_bytes": before["hbm_bytes"] - after["hbm_bytes"],
+        "saved_net_bytes": before["net_bytes"] - after["net_bytes"],
+        "saved_flop": before["executed_flop"] - after["executed_flop"],
+        "saved_launches": before["launches"] - after["launches"],
+        "saved_memory_bytes": before["memory_bytes"] - after["memory_bytes"],
+        "before": before,
+        "after": after,
+        "notes": " ".join(notes),
     }
 
 

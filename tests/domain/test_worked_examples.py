@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from app.domain.blocks.attention import attended_pairs
-from app.domain.blocks.mlp import expected_distinct_experts
 from app.domain.collectives import ring_time, tree_time, wire_bytes
 from app.domain.cost import CostTable, Op
 from app.domain.hardware import HardwareProfile
@@ -15,9 +14,10 @@ from app.domain.lower_bound import ceilings, lower_bound, ridge
 from app.domain.memory import kv_bytes_per_token, memory_use, optimizer_bytes_per_parameter, sharded_parameters
 from app.domain.model import ModelSpec
 from app.domain.precision import PRECISIONS, attention_precision
+from app.domain.routing import distinct_experts
 from app.domain.single_op import attention_table, elementwise_table, gemm_table
 from app.domain.step import cost_table
-from app.domain.workload import Dtypes, Parallel, Workload
+from app.domain.workload import Dtypes, Parallel, Routing, Workload
 from tests.domain.architectures import (
     DEEPSEEK_V3,
     GPT3_175B,
@@ -228,7 +228,7 @@ def test_tensor_parallel_wire_bytes() -> None:
 @pytest.mark.parametrize(("tokens", "expected"), [(1, 8.0), (8, 57.42), (32, 163.31), (64, 222.44), (256, 255.92)])
 def test_distinct_experts(tokens: int, expected: float) -> None:
     """256 experts, 8 a token, uniform routing: 256 (1 - (1 - 8 / 256)^T)."""
-    assert expected_distinct_experts(tokens, 256, 8) == pytest.approx(expected, rel=1e-3)
+    assert distinct_experts(Routing(), tokens, 256, 8) == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import numpy as np
 from app.domain.blocks.context import StepContext
 from app.domain.cost import Op, elementwise, gemm
 from app.domain.model import DenseMlp, MoeMlp
+from app.domain.routing import distinct_experts, rank_skew
 from app.domain.units import Grid
 
 
@@ -16,12 +17,6 @@ def mlp_rows(ctx: StepContext, mlp: DenseMlp, count: float, stage: str = "mlp") 
     rows = _matrices(ctx, stage, "", ctx.tokens, width, mlp.gated, count)
     rows.append(ctx.all_reduce(f"{stage} all-reduce", stage, count))
     return rows
-
-
-def expected_distinct_experts(tokens: Grid, experts: int, top_k: int) -> Grid:
-    """Experts that at least one of `tokens` tokens reaches, expected under uniform routing (F-9.5)."""
-    touched = experts * (1.0 - (1.0 - top_k / experts) ** np.asarray(tokens, dtype=np.float64))
-    return float(touched) if np.ndim(touched) == 0 else touched
 
 
 def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
@@ -37,8 +32,10 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
     t = ctx.tokens
     h = ctx.hidden if moe.latent_size is None else moe.latent_size
     shared_tokens = ctx.replica_tokens * layout.dp / layout.expert_replicas  # tokens that meet one copy of the experts
-    touched = expected_distinct_experts(shared_tokens, moe.experts, moe.top_k) / layout.ep
+    routing = ctx.workload.routing
+    touched = distinct_experts(routing, shared_tokens, moe.experts, moe.top_k) / layout.ep
     copies = shared_tokens * moe.top_k / layout.ep
+    skew = rank_skew(routing, shared_tokens * moe.top_k, moe.experts, layout.ep)
     width = moe.expert_intermediate / layout.etp
     own = ctx.replica_tokens / (layout.tp * layout.cp)  # tokens that this rank alone sends to experts
     matrices_in = 2 if moe.gated else 1
@@ -55,6 +52,7 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
             weights=touched * n * k * ctx.weight,
             act_read=copies * k * ctx.activation,
             act_write=copies * n * ctx.activation,
+            skew=skew,
             formula=formula,
         )
 

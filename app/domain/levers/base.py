@@ -1,0 +1,202 @@
+"""What a lever is, and the ledger of applying some in order.
+
+A scenario is a question (model and workload) with edits of its cost table and of its memory. Levers are of two kinds. A
+*change* turns a scenario into another one: narrower weights, more recomputation, another layout. An *ideal* lever is
+something that the bound takes for granted, such as fused attention: applying it shows what it is worth, so the baseline
+of a ledger that lists it is the same scenario *without* it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from app.domain.blocks.context import StepContext
+from app.domain.cost import Op
+from app.domain.errors import InvalidInput
+from app.domain.memory import MemoryEdit
+from app.domain.model import ModelSpec
+from app.domain.workload import Workload
+
+Book: TypeAlias = Literal["kernel", "communication", "runtime", "algorithmic"]
+MemoryLever: TypeAlias = Literal["dematerialize", "compress", "pack", "recompute", "shard", "allocator"]
+Params: TypeAlias = Mapping[str, float]
+RowEdit: TypeAlias = Callable[[list[Op], StepContext], list[Op]]
+"""Rows of a step to other rows. Backward rows are there already: a row's `base` name is its forward name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of rows or of memory, under the id of the lever that made it or that it lacks."""
+
+    lever: str
+    rows: RowEdit | None = None
+    memory: MemoryEdit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A question with its edits, applied in order. `applied` are the levers it has."""
+
+    model: ModelSpec
+    workload: Workload
+    edits: tuple[Edit, ...] = ()
+    applied: tuple[str, ...] = ()
+
+    def row_edits(self) -> tuple[RowEdit, ...]:
+        return tuple(edit.rows for edit in self.edits if edit.rows is not None)
+
+    def edited_memory(self, objects: Mapping[str, float], workload: Workload) -> Mapping[str, float]:
+        """Resident bytes after the edits. `workload` is this scenario's own, or the same with another batch."""
+        for edit in self.edits:
+            if edit.memory is not None:
+                objects = edit.memory(objects, workload)
+        return objects
+
+    def with_edit(self, edit: Edit) -> Scenario:
+        return replace(self, edits=(*self.edits, edit))
+
+    def without(self, lever: str) -> Scenario:
+        return replace(self, edits=tuple(edit for edit in self.edits if edit.lever != lever))
+
+    def with_workload(self, **changes: object) -> Scenario:
+        return replace(self, workload=replace(self.workload, **changes))  # type: ignore[arg-type]
+
+    def with_dtypes(self, **changes: object) -> Scenario:
+        return self.with_workload(dtypes=replace(self.workload.dtypes, **changes))  # type: ignore[arg-type]
+
+    def with_parallel(self, **changes: object) -> Scenario:
+        return self.with_workload(parallel=replace(self.workload.parallel, **changes))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A number that a lever takes. `meaning` has its unit."""
+
+    name: str
+    default: float
+    least: float
+    most: float
+    meaning: str
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """A technique that can be applied to an estimate.
+
+    `objection` says why it makes no sense for a scenario, or None. Exactly one of `change` (a scenario to the next one)
+    and `lack` (the edit that an implementation without it shows) is given. `model` says how it is modelled.
+    """
+
+    id: str
+    title: str
+    book_as: Book
+    model: str
+    objection: Callable[[Scenario], str | None]
+    change: Callable[[Scenario, Params], Scenario] | None = None
+    lack: Callable[[Scenario, Params], Edit] | None = None
+    memory_lever: MemoryLever | None = None
+    params: tuple[Param, ...] = ()
+    excludes: tuple[str, ...] = ()
+
+    @property
+    def ideal(self) -> bool:
+        return self.lack is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A lever with its numbers, at its place in the request."""
+
+    lever: Lever
+    params: Params
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeverPath:
+    """Scenarios from the baseline to the last lever: the first has none of them, number i + 1 has `asked[i]` too."""
+
+    asked: tuple[Asked, ...]
+    scenarios: tuple[Scenario, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeverRequest:
+    """A lever as named by a caller."""
+
+    id: str
+    params: Params = field(default_factory=dict)
+
+
+def lever_path(
+    registry: Mapping[str, Lever], model: ModelSpec, workload: Workload, requests: Sequence[LeverRequest]
+) -> LeverPath:
+    """Check the requests and build the scenarios. Raises InvalidInput at `levers`, with the reason.
+
+    The asked workload is where the path starts from, with every *ideal* lever of the list taken away; after the last
+    lever it has them again, so a path of ideal levers only ends at the bound without any.
+    """
+    asked = tuple(_asked(registry, request, place) for place, request in enumerate(requests))
+    _refuse_clashes(asked)
+    start = Scenario(model, workload)
+    for item in asked:
+        if item.lever.lack is not None:
+            _check(item, start)
+            start = start.with_edit(item.lever.lack(start, item.params))
+    scenarios = [start]
+    for item in asked:
+        now = scenarios[-1]
+        if item.lever.change is not None:
+            _check(item, now)
+            now = item.lever.change(now, item.params)
+        else:
+            now = now.without(item.lever.id)
+        scenarios.append(replace(now, applied=(*now.applied, item.lever.id)))
+    return LeverPath(asked, tuple(scenarios))
+
+
+def _asked(registry: Mapping[str, Lever], request: LeverRequest, place: int) -> Asked:
+    lever = registry.get(request.id)
+    if lever is None:
+        raise InvalidInput(
+            ("levers", place), f"no lever is called {request.id[:80]!r}: GET /api/v1/techniques lists those there are"
+        )
+    known = {param.name: param for param in lever.params}
+    values = {param.name: param.default for param in lever.params}
+    for name, value in request.params.items():
+        param = known.get(name)
+        if param is None:
+            names = ", ".join(known) or "no parameters"
+            raise InvalidInput(("levers", place, "params", name), f"{lever.id} takes {names}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not param.least <= value <= param.most:
+            raise InvalidInput(
+                ("levers", place, "params", name), f"must be a number from {param.least:g} to {param.most:g}"
+            )
+        if param.whole and value != int(value):
+            raise InvalidInput(("levers", place, "params", name), "must be a whole number")
+        values[name] = value
+    return Asked(lever, values, place)
+
+
+def _refuse_clashes(asked: Sequence[Asked]) -> None:
+    seen: dict[str, int] = {}
+    for item in asked:
+        if item.lever.id in seen:
+            raise InvalidInput(("levers", item.place), f"{item.lever.id} is listed twice")
+        for other in seen:
+            clash = other in item.lever.excludes or item.lever.id in asked[seen[other]].lever.excludes
+            if clash:
+                raise InvalidInput(
+                    ("levers", item.place), f"{item.lever.id} and {other} act on the same thing: keep one of them"
+                )
+        seen[item.lever.id] = item.place
+
+
+def _check(item: Asked, scenario: Scenario) -> None:
+    reason = item.lever.objection(scenario)
+    if reason is not None:
+        raise InvalidInput(("levers", item.place), f"{item.lever.id}: {reason}")
