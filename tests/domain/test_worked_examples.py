@@ -75,7 +75,7 @@ def test_llama_3_8b_training_flop() -> None:
 
 
 def test_prefill_needs_logits_of_the_last_positions_only() -> None:
-    """Two prompts of 1024: 2 * 2048 * 32 * (41_943_040 + 176_160_768) FLOP in layers and 2 * 2 * 4096 * 128256 after."""
+    """Two prompts of 1024: 2 * 2048 * 32 * (41_943_040 + 176_160_768) FLOP in layers and the head after."""
     prompt = cost_table(LLAMA3_8B, Workload(phase="prefill", batch=2, seq_len=1024))
     assert row_of(prompt, "output head") == 2 * 2 * 4096 * 128256
     assert step_total(prompt, "flop", kind="gemm") == 2 * 2048 * 6_979_321_856 + 2 * 2 * 4096 * 128256

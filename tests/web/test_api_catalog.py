@@ -236,9 +236,33 @@ def test_a_model_that_cannot_be_understood_is_refused(client: TestClient) -> Non
     unknown = client.post("/api/v1/models", json={**OWN_MODEL, "attention_flavour": "sweet"})
     assert unknown.status_code == 422
     assert unknown.json()["errors"][0]["loc"] == ["attention_flavour"]
-    config = client.post("/api/v1/models", json={"name": "X", "hf_config": {"model_type": "llama"}})
+    config = client.post("/api/v1/models", json={"name": "X", "hf_config": {"model_type": "no-such-family"}})
     assert config.status_code == 422
-    assert config.json()["errors"][0]["loc"] == ["hf_config"]
+    assert config.json()["errors"][0]["loc"] == ["hf_config", "model_type"]
+
+
+def test_a_config_file_is_imported_as_it_is(client: TestClient) -> None:
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 2048,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "intermediate_size": 5632,
+        "vocab_size": 32000,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "transformers_version": "4.35.0",
+    }
+    model = created(client, "/api/v1/models", {"name": "Tiny", "hf_config": config})
+    # 22 layers of 2*2048^2 + 2*2048*256 + 3*2048*5632 + 2*2048, two tables of 32000*2048, one norm.
+    assert model["params_total"] == 1_100_048_384
+    assert model["kv_bytes_per_token"] == 22 * 2 * 4 * 64 * 2
+    bound = client.post("/api/v1/estimates/bound", json={"hardware": H100, "model": model["id"]})
+    assert bound.status_code == 200
+    inline = client.post("/api/v1/estimates/bound", json={"hardware": H100, "model": {"hf_config": config}})
+    assert inline.json()["bound_s"] == bound.json()["bound_s"]
 
 
 def test_a_shipped_model_is_not_changed_but_copied(client: TestClient) -> None:

@@ -193,6 +193,7 @@ def find_family(root: Config) -> Found:
     """The family that reads a configuration. Raises InvalidInput naming an unknown one and what is missing."""
     _refuse_other_files(root)
     root_type = root.text("model_type") or ""
+    _architectures(root)
     family = _family_of(root)
     if family is not None and family in ENCODERS:
         return _found(family, root, root_type, root_type)

@@ -46,6 +46,22 @@ _MODEL_EXAMPLE = {
     "vocab_size": 128256,
     "tie_word_embeddings": True,
 }
+_CONFIG_FILE = {
+    "name": "Tiny Llama from its config.json",
+    "hf_config": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 2048,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "intermediate_size": 5632,
+        "vocab_size": 32000,
+        "hidden_act": "silu",
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": False,
+    },
+}
 _COPY_OF_HARDWARE = {"copy_of": "nvidia-h100-sxm", "name": "H100 at 500 W"}
 _COPY_OF_MODEL = {"copy_of": "llama-3.1-8b", "name": "Llama 3.1 8B, pruned"}
 
@@ -63,6 +79,7 @@ ModelBody = Annotated[
     Body(
         openapi_examples={
             "own": {"summary": "Entered by hand", "value": _MODEL_EXAMPLE},
+            "import": {"summary": "From an unmodified config.json of Hugging Face", "value": _CONFIG_FILE},
             "copy": {"summary": "A copy of another", "value": _COPY_OF_MODEL},
         }
     ),
@@ -156,10 +173,10 @@ def get_model(ctx: Ctx, model: Name) -> Response:
 
 @router.post("/models", tags=["models"], summary="Store or copy a model", status_code=201, response_model=ModelAnswer)
 def post_model(ctx: Ctx, body: ModelBody) -> Response:
-    """Store an architecture of your own, or copy any with `copy_of` and a new `name`.
+    """Store an architecture of your own, import a config.json as `hf_config`, or copy any model with `copy_of`.
 
     A model needs `hidden_size`, `vocab_size` and its layers, as `layers` or flat. `assumptions` lists each default that
-    was filled in.
+    was filled in. What is not understood is refused with the field's name, never guessed.
     """
     if "copy_of" in body:
         copy = CopyBody.model_validate(body)

@@ -47,7 +47,7 @@ def api_docs(request: Request, ctx: Ctx) -> Response:
         "groups": _groups(schema, base),
         "objects": list(_objects(schema)),
         "kinds": list(KINDS.values()),
-        "about": [paragraph.replace("\n", " ") for paragraph in schema["info"]["description"].split("\n\n")],
+        "about": _paragraphs(schema["info"]["description"]),
         "openapi_url": OPENAPI_URL,
     }
     return rendering.page(request, "api_docs.html", context)
@@ -79,7 +79,7 @@ class Operation:
     method: str
     path: str
     summary: str
-    text: str
+    text: tuple[str, ...]
     parameters: tuple[Field, ...]
     body: str
     examples: tuple[Example, ...]
@@ -105,7 +105,7 @@ def _operation(schema: Mapping[str, Any], base: str, path: str, method: str, ope
         method=method.upper(),
         path=path,
         summary=operation.get("summary", ""),
-        text=operation.get("description", ""),
+        text=_paragraphs(operation.get("description", "")),
         parameters=tuple(
             Field(
                 parameter["name"],
@@ -123,6 +123,10 @@ def _operation(schema: Mapping[str, Any], base: str, path: str, method: str, ope
             for status, answer in sorted(operation.get("responses", {}).items())
         ),
     )
+
+
+def _paragraphs(text: str) -> tuple[str, ...]:
+    return tuple(" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip())
 
 
 def _examples(base: str, path: str, method: str, content: Mapping[str, Any]) -> Iterator[Example]:
@@ -143,8 +147,8 @@ def _examples(base: str, path: str, method: str, content: Mapping[str, Any]) -> 
         given.setdefault("example", ("", json_content["example"]))
     for title, value in given.values() or [("", {})]:
         # -d makes it a POST by itself
-        words = ["curl", *([] if method == "post" else verb), "-H 'Content-Type: application/json' -d"]
-        curl = " ".join([*words, shlex.quote(json.dumps(value)), shlex.quote(address)])
+        words = ["curl", *([] if method == "post" else verb), shlex.quote(address)]
+        curl = f"{' '.join(words)} \\\n  -H 'Content-Type: application/json' \\\n  -d {shlex.quote(json.dumps(value))}"
         yield Example(title, json.dumps(value, indent=2) if value else "", curl)
 
 
