@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from app.charts.base import RESOURCE_LABELS, RESOURCE_TOKENS, ChartSpec, label, seconds, short, with_prefix
+from app.domain.cost import TIERS
 from app.domain.lower_bound import Bound, Ceilings
 from app.domain.precision import PRECISIONS
 
@@ -114,6 +115,120 @@ def roofline(bound: Bound, *, title: str, caption: str = "", height: int = 420) 
                 {"label": "Binds"},
             ],
             "rows": table_rows,
+        },
+        meta={"title": title, "caption": caption},
+    )
+
+
+def link_roofline(bound: Bound, *, title: str, caption: str = "", height: int = 420) -> ChartSpec:
+    """The step against its links: FLOP of the whole step per byte that one device sends, one slope for each tier.
+
+    A point is a stage of the step: its operations together with the bytes that it sends.
+    Left of the ridge the link would hold the stage back if nothing else ran meanwhile.
+    """
+    table, roofs = bound.table, bound.ceilings
+    wire = table.net_in_switch if roofs.in_switch_reduction else table.net
+    peaks = _peaks(bound)
+    top = peaks[-1][1]
+    stages: dict[tuple[str, str], tuple[float, float]] = {}
+    work: dict[str, float] = {}
+    for i, op in enumerate(table.ops):
+        work[op.stage] = work.get(op.stage, 0.0) + float(table["executed"][i] * table["count"][i])
+    for tier in TIERS:
+        for i, op in enumerate(table.ops):
+            sent = float(wire[tier][i] * table["count"][i])
+            if sent > 0:
+                # data-parallel and pipeline exchanges stand against the whole step's work
+                flop = work[op.stage] if work[op.stage] > 0 else sum(work.values())
+                before, _ = stages.get((op.stage, tier), (0.0, flop))
+                stages[op.stage, tier] = (before + sent, flop)
+    tiers = [tier for tier in TIERS if any(key[1] == tier for key in stages)]
+    ridges = [top / roofs.links[tier] for tier in tiers]
+    xs = [flop / sent for sent, flop in stages.values()] + ridges
+    x_low, x_high = _decade(min(xs) / 2, math.floor), _decade(max(xs) * 2, math.ceil)
+    y_low = _decade(x_low * min(roofs.links[tier] for tier in tiers), math.floor)
+    y_low = max(y_low, top / 1e6)
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [x_low, x_high],
+            "y": [top, top],
+            "line": {"color": RESOURCE_TOKENS["compute"], "width": 2},
+            "name": peaks[-1][0],
+            "hovertemplate": f"{peaks[-1][0]} {with_prefix(top, 'FLOP/s')}<extra></extra>",
+            "showlegend": False,
+        }
+    ]
+    annotations = [
+        _note(x_high, top, f"{peaks[-1][0]} {with_prefix(top, 'FLOP/s')}", "compute", xanchor="right", yshift=10)
+    ]
+    rows: list[list[Any]] = []
+    for tier, ridge in zip(tiers, ridges, strict=True):
+        rate, token = roofs.links[tier], "link-near" if tier == "scale_up" else "link-far"
+        words, dash = ("scale-up", "solid") if tier == "scale_up" else ("scale-out", "dash")
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": [max(x_low, y_low / rate), ridge],
+                "y": [max(x_low, y_low / rate) * rate, top],
+                "line": {
+                    "color": f"var(--resource-{token})",
+                    "width": 2,
+                    "dash": dash,
+                },
+                "name": words,
+                "hovertemplate": f"{words} {with_prefix(rate, 'B/s')}<extra></extra>",
+                "showlegend": False,
+            }
+        )
+        annotations.append(
+            _note(ridge, top, f"{words} {with_prefix(rate, 'B/s')}, ridge {short(ridge)}", token, yshift=-14)
+        )
+        mine = [(stage, sent, flop) for (stage, on), (sent, flop) in stages.items() if on == tier]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers+text",
+                "x": [flop / sent for _, sent, flop in mine],
+                "y": [min(top, flop / sent * rate) for _, sent, flop in mine],
+                "text": [label(stage) for stage, _, _ in mine],
+                "textposition": "bottom right",
+                "marker": {
+                    "symbol": "circle-open" if tier == "scale_up" else "diamond-open",
+                    "size": 14,
+                    "color": f"var(--resource-{token})",
+                    "line": {"width": 2, "color": f"var(--resource-{token})"},
+                },
+                "name": f"{words} exchanges",
+                "hovertemplate": "<b>%{text}</b><br>%{x:.3~s} FLOP per link byte<extra></extra>",
+            }
+        )
+        rows += [[stage, words, sent, flop, flop / sent, ridge, sent / rate] for stage, sent, flop in mine]
+    return ChartSpec(
+        data=tuple(traces),
+        layout={
+            "height": height,
+            "margin": {"l": 64, "r": 16, "t": 16, "b": 52},
+            "xaxis": _log_axis("FLOP per byte sent one way", x_low, x_high),
+            "yaxis": _log_axis("Attainable, FLOP/s", y_low, top * 3),
+            "annotations": annotations,
+            "showlegend": True,
+            "legend": {"orientation": "h", "x": 0, "y": 1.08, "yanchor": "bottom"},
+            "hovermode": "closest",
+        },
+        table={
+            "columns": [
+                {"label": "Exchange"},
+                {"label": "Tier"},
+                {"label": "Sent", "unit": "B", "decimal": True},
+                {"label": "FLOP beside it", "unit": "FLOP"},
+                {"label": "FLOP per byte", "numeric": True},
+                {"label": "Ridge", "numeric": True},
+                {"label": "Time on the link", "unit": "s"},
+            ],
+            "rows": rows,
         },
         meta={"title": title, "caption": caption},
     )

@@ -22,6 +22,51 @@ def serial_parts(bound: Bound) -> dict[str, float]:
     return parts
 
 
+def terms_beside(one: tuple[Bound, str], two: tuple[Bound, str], *, title: str, caption: str = "") -> ChartSpec:
+    """Two serial bounds as stacked bars, split by the resource that binds each operation."""
+    parts = [(name, serial_parts(bound)) for bound, name in (one, two)]
+    longest = max(sum(values.values()) for _, values in parts)
+    factor, unit = time_axis([longest])
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": [name for name, _ in parts],
+            "x": [values[resource] / factor for _, values in parts],
+            "name": RESOURCE_LABELS[resource],
+            "marker": {"color": RESOURCE_TOKENS[resource]},
+            "text": [seconds(values[resource]) if values[resource] > 0.06 * longest else "" for _, values in parts],
+            "textposition": "inside",
+            "hovertemplate": f"{RESOURCE_LABELS[resource]}: %{{x:.4~g}} {unit}<extra></extra>",
+        }
+        for resource in RESOURCES
+        if any(values[resource] > 0 for _, values in parts)
+    ]
+    rows = [
+        [RESOURCE_LABELS[resource], *(values[resource] for _, values in parts)]
+        for resource in RESOURCES
+        if any(values[resource] > 0 for _, values in parts)
+    ]
+    rows.append(["Serial bound", *(sum(values.values()) for _, values in parts)])
+    return ChartSpec(
+        data=tuple(traces),
+        layout={
+            "barmode": "stack",
+            "height": 190,
+            "margin": {"l": 72, "r": 24, "t": 8, "b": 44},
+            "xaxis": {"title": {"text": f"Serial bound of a step, {unit}"}, "rangemode": "tozero"},
+            "yaxis": {"autorange": "reversed"},
+            "showlegend": True,
+            "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        },
+        table={
+            "columns": [{"label": "Binds"}, *({"label": name, "unit": "s"} for name, _ in parts)],
+            "rows": rows,
+        },
+        meta={"title": title, "caption": caption},
+    )
+
+
 def terms_waterfall(bound: Bound, expected: Expected, *, title: str, caption: str = "") -> ChartSpec:
     """Horizontal waterfall to the serial bound, then the overlapped floor and the expected range for comparison."""
     parts = serial_parts(bound)

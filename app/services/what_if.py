@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from app.domain.errors import InvalidInput
+from app.domain.levers.base import Lever, Scenario
+from app.domain.levers.registry import LEVERS
+from app.domain.lower_bound import ceilings
 from app.domain.model import ModelSpec
+from app.domain.thresholds import Threshold, thresholds
 from app.domain.workload import PRESETS, default_seq_len
 from app.services.context import Context
 from app.services.contracts import BoundRequest
-from app.services.estimate import BoundEstimate, estimate_bound, known_precisions
-from app.services.references import own_names, resolve_hardware
+from app.services.estimate import BoundEstimate, estimate_bound, known_precisions, scale_up_domain
+from app.services.references import own_names, resolve_hardware, resolve_model
 
 DEFAULT_HARDWARE = "nvidia-h100-sxm"
 DEFAULT_MODEL = "llama-3.1-8b"
@@ -22,7 +30,9 @@ DEFAULT_MODEL = "llama-3.1-8b"
 class WhatIf:
     """Everything the lab's controls hold, each field one key of the page's address.
 
-    `seq` is the prompt or training sequence; in decode `drafts` extra tokens are verified beside the new one.
+    `seq` is the prompt or training sequence; in decode `drafts` extra tokens are verified beside the new one. `levers`
+    are technique ids in order, parted by commas, each with its numbers in brackets where they differ from the defaults:
+    `kv-fp8,zero-fsdp(stage=2)`. `beside` is the address of a second configuration to show next to this one.
     """
 
     hardware: str = DEFAULT_HARDWARE
@@ -36,13 +46,25 @@ class WhatIf:
     activations: str = "bf16"
     kv: str = "bf16"
     tp: int = 1
+    pp: int = 1
     dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int = 1
+    sp: int = 0
     micro_batches: int = 1
+    virtual_stages: int = 1
+    schedule: str = "1f1b"
+    context_exchange: str = "ring"
+    routing: str = "balanced"
+    alpha: float = 1.0
     zero: int = 0
     recompute: str = "none"
     optimizer: str = "adamw"
     launch: str = "graph"
     ceilings: str = "peak"
+    levers: str = ""
+    beside: str = ""
 
     def query(self, **changes: Any) -> dict[str, str]:
         """The address of this state (with `changes`): only what differs from the defaults, in a fixed order."""
@@ -57,7 +79,14 @@ class WhatIf:
     def body(self) -> dict[str, Any]:
         """The body in plain values; controls that a phase does not use are left out of it."""
         train = self.phase == "train"
-        parallel: dict[str, Any] = {"tp": self.tp, "dp": self.dp}
+        degrees = ("tp", "pp", "dp", "cp", "ep", "etp")
+        parallel: dict[str, Any] = {name: getattr(self, name) for name in degrees}
+        if self.pp > 1 or train:
+            parallel["micro_batches"] = self.micro_batches
+        if self.sp:
+            parallel["sequence_parallel"] = True
+        if self.cp > 1 and self.phase != "decode":
+            parallel["context_exchange"] = self.context_exchange
         workload: dict[str, Any] = {
             "phase": self.phase,
             "batch": self.batch,
@@ -74,10 +103,30 @@ class WhatIf:
             "launch_mode": self.launch,
         }
         if train:
-            parallel |= {"zero_stage": self.zero, "micro_batches": self.micro_batches}
+            parallel |= {"zero_stage": self.zero}
+            if self.pp > 1:
+                parallel |= {"virtual_stages": self.virtual_stages, "schedule": self.schedule}
             workload |= {"recompute": self.recompute, "optimizer": self.optimizer}
         workload["parallel"] = parallel
-        return {"hardware": self.hardware, "model": self.model, "workload": workload, "ceilings": self.ceilings}
+        if self.routing != "balanced":
+            workload["routing"] = {"kind": self.routing} | ({"alpha": self.alpha} if self.routing == "zipf" else {})
+        body: dict[str, Any] = {
+            "hardware": self.hardware,
+            "model": self.model,
+            "workload": workload,
+            "ceilings": self.ceilings,
+        }
+        chosen = self.chosen_levers()
+        if chosen:
+            body["levers"] = [_lever_body(id_, params) for id_, params in chosen]
+        return body
+
+    def chosen_levers(self) -> list[tuple[str, dict[str, float]]]:
+        """The levers of the address in their order. Raises InvalidInput where the text cannot be read."""
+        return [_read_lever(part) for part in self.levers.split(",") if part.strip()]
+
+    def with_levers(self, chosen: Sequence[tuple[str, Mapping[str, float]]]) -> WhatIf:
+        return replace(self, levers=",".join(_write_lever(id_, params) for id_, params in chosen))
 
     def presets(self) -> Mapping[str, dict[str, str]]:
         """Addresses of the starting points, with this state's hardware, model and precisions kept."""
@@ -86,6 +135,37 @@ class WhatIf:
             name: self.query(**_fitting({renamed.get(key, key): value for key, value in preset.items()}))
             for name, preset in PRESETS.items()
         }
+
+
+_LEVER = re.compile(r"([a-z0-9][a-z0-9.-]{0,79})(?:\(([^()]*)\))?")
+
+
+def _read_lever(text: str) -> tuple[str, dict[str, float]]:
+    found = _LEVER.fullmatch(text.strip())
+    if found is None:
+        raise InvalidInput(("levers",), f"{text.strip()[:60]!r} is not a lever: write name or name(number=value;...)")
+    params: dict[str, float] = {}
+    for pair in (found[2] or "").split(";"):
+        if not pair.strip():
+            continue
+        name, _, value = pair.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise InvalidInput(("levers",), f"{pair.strip()[:60]!r} is not a number: write name=value")
+        params[name.strip()] = number
+    return found[1], params
+
+
+def _lever_body(id_: str, params: dict[str, float]) -> str | dict[str, Any]:
+    return {"id": id_, "params": params} if params else id_
+
+
+def _write_lever(id_: str, params: Mapping[str, float]) -> str:
+    inside = ";".join(f"{name}={value:g}" for name, value in params.items())
+    return f"{id_}({inside})" if inside else id_
 
 
 def _fitting(preset: dict[str, int | str]) -> dict[str, int | str]:
@@ -114,8 +194,19 @@ FIELD_OF_LOC: Mapping[tuple[str, ...], str] = {
     ("workload", "dtypes", "kv"): "kv",
     ("workload", "parallel", "tp"): "tp",
     ("workload", "parallel", "dp"): "dp",
+    ("workload", "parallel", "pp"): "pp",
+    ("workload", "parallel", "cp"): "cp",
+    ("workload", "parallel", "ep"): "ep",
+    ("workload", "parallel", "etp"): "etp",
+    ("workload", "parallel", "sequence_parallel"): "sp",
     ("workload", "parallel", "zero_stage"): "zero",
     ("workload", "parallel", "micro_batches"): "micro_batches",
+    ("workload", "parallel", "virtual_stages"): "virtual_stages",
+    ("workload", "parallel", "schedule"): "schedule",
+    ("workload", "parallel", "context_exchange"): "context_exchange",
+    ("workload", "routing", "kind"): "routing",
+    ("workload", "routing", "alpha"): "alpha",
+    ("levers",): "levers",
 }
 """Where an error of the API's body belongs among the lab's controls."""
 
@@ -215,6 +306,44 @@ def _size(value: float) -> str:
 
 def _count(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeverChoice:
+    """A lever as the lab offers it: `reason` says why it does not apply to what is asked, or is None."""
+
+    lever: Lever
+    reason: str | None
+
+
+def lever_choices(ctx: Context, state: WhatIf) -> tuple[LeverChoice, ...]:
+    """Every lever, with why it makes no sense for this state's model and workload (before any other lever)."""
+    try:
+        model = resolve_model(ctx, state.model)[0]
+        workload = state.request().workload.to_domain()
+    except (InvalidInput, ValidationError):
+        return ()
+    scenario = Scenario(model, workload)
+    chosen = {id_ for id_, _ in state.chosen_levers()}
+    found = []
+    for lever in LEVERS.values():
+        clash = next((other for other in sorted(chosen) if other in lever.excludes), None)
+        reason = f"{other_title(clash)} is chosen already" if clash else lever.objection(scenario)
+        found.append(LeverChoice(lever, reason))
+    return tuple(found)
+
+
+def other_title(id_: str) -> str:
+    return LEVERS[id_].title if id_ in LEVERS else id_
+
+
+def what_would_have_to_be_true(ctx: Context, state: WhatIf) -> tuple[Threshold, ...]:
+    """Where another resource takes over (F-1.2, F-4.12), by sweeps through the estimate's own table."""
+    request = state.request()
+    hardware, _ = resolve_hardware(ctx, request.hardware)
+    model, _ = resolve_model(ctx, request.model)
+    roofs = ceilings(hardware, request.ceilings)
+    return thresholds(model, request.workload.to_domain(), roofs, scale_up_domain(hardware))
 
 
 @dataclass(frozen=True, slots=True)

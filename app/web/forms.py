@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,9 +13,12 @@ from fastapi import Depends, Request
 from pydantic import ValidationError
 
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
+from app.domain.levers.registry import LEVERS
 from app.services.what_if import FIELD_OF_LOC, FIELDS, WhatIf
 
 MAX_TEXT = 200
+_LONG: Mapping[str, int] = {"levers": 4000, "beside": 4000}
+"""Longest text of fields that hold more than a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +47,14 @@ _WHOLE: Mapping[str, tuple[str, int, int]] = {
     "context": ("Context", 0, 100_000_000),
     "drafts": ("Draft tokens", 0, 1024),
     "tp": ("Tensor parallel", 1, 4096),
+    "pp": ("Pipeline parallel", 1, 4096),
     "dp": ("Data parallel", 1, 1_000_000),
+    "cp": ("Context parallel", 1, 4096),
+    "ep": ("Expert parallel", 1, 4096),
+    "etp": ("Expert tensor parallel", 1, 4096),
+    "sp": ("Sequence parallel", 0, 1),
     "micro_batches": ("Micro-batches", 1, 1_000_000),
+    "virtual_stages": ("Chunks of a stage", 1, 4096),
     "zero": ("ZeRO stage", 0, 3),
 }
 _MULTIPLES: Mapping[str, int] = {"k": 1024, "m": 1024**2}
@@ -71,12 +81,50 @@ def lab_form(query: Mapping[str, str]) -> LabForm:
                 errors[name] = f"{label} must be between {least:,} and {most:,}, not {number:,}."
             else:
                 values[name] = number
-        elif len(text) > MAX_TEXT:
-            errors[name] = f"At most {MAX_TEXT} characters."
+        elif name == "alpha":
+            share = _decimal(text)
+            if share is None or not 0 <= share <= 100:
+                errors[name] = f"Zipf exponent: {text[:40]!r} is not a number from 0 to 100."
+            else:
+                values[name] = share
+        elif len(text) > _LONG.get(name, MAX_TEXT):
+            errors[name] = f"At most {_LONG.get(name, MAX_TEXT)} characters."
         else:
             values[name] = text
     typed = {name: query.get(name, str(getattr(plain, name))) for name in FIELDS}
-    return LabForm(typed=typed, state=WhatIf(**values), errors=FormErrors(errors))
+    state = WhatIf(**values)
+    try:
+        state = _with_lever_fields(state, query, errors)
+    except InvalidInput as error:
+        errors["levers"] = sentence(error.reason)
+    return LabForm(typed=typed, state=state, errors=FormErrors(errors))
+
+
+def _with_lever_fields(state: WhatIf, query: Mapping[str, str], errors: dict[str, str]) -> WhatIf:
+    """The levers of the address, with the numbers typed beside them and the one that is being added."""
+    chosen = dict(state.chosen_levers())
+    added = query.get("add_lever", "").strip()[:MAX_TEXT]
+    if added:
+        chosen.setdefault(added, {})
+    for id_, params in chosen.items():
+        for param in LEVERS[id_].params if id_ in LEVERS else ():
+            text = query.get(f"lever.{id_}.{param.name}", "").strip()
+            number = _decimal(text)
+            if text and number is None:
+                errors["levers"] = f"{LEVERS[id_].title}: {text[:40]!r} is not a number."
+            elif number is not None and number != param.default:
+                params[param.name] = number
+            elif number is not None:
+                params.pop(param.name, None)
+    return state.with_levers(list(chosen.items()))
+
+
+def _decimal(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _whole(text: str) -> int | None:
@@ -102,7 +150,8 @@ def lab_errors(error: ValidationError | InvalidInput | MissingFigure | Unsupport
                 by_field[name] = problem["msg"]
         return FormErrors(by_field, tuple(general))
     if isinstance(error, InvalidInput):
-        name = FIELD_OF_LOC.get(tuple(str(part) for part in error.loc))
+        where = ("levers",) if error.loc[:1] == ("levers",) else tuple(str(part) for part in error.loc)
+        name = FIELD_OF_LOC.get(where)
         return FormErrors({name: sentence(error.reason)}) if name else FormErrors(general=(sentence(str(error)),))
     if isinstance(error, MissingFigure):
         name = "activations" if "throughput" in error.figure else "hardware"

@@ -4,26 +4,42 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
+import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 from pydantic import ValidationError
 
 from app.charts.base import ChartSpec
+from app.charts.ledger import BOOK_LABELS, ledger_waterfall
 from app.charts.memory import memory_bar
-from app.charts.roofline import roofline
-from app.charts.terms import terms_waterfall
+from app.charts.roofline import link_roofline, roofline
+from app.charts.terms import terms_beside, terms_waterfall
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
+from app.domain.levers.registry import LEVERS
 from app.domain.precision import PRECISIONS
 from app.services.context import Context
-from app.services.estimate import BoundEstimate, bound_json
-from app.services.what_if import FIELDS, WhatIf, WhatIfAnswer, answer, choices
+from app.services.estimate import BoundEstimate, bound_json, ledger_json
+from app.services.what_if import (
+    FIELDS,
+    WhatIf,
+    WhatIfAnswer,
+    answer,
+    choices,
+    lever_choices,
+    what_would_have_to_be_true,
+)
 from app.web import formatting, rendering
 from app.web.deps import Ctx
 from app.web.forms import LabForm, lab_errors, lab_form
 
 router = APIRouter(include_in_schema=False)
+
+SHOWN_FIELDS = tuple(name for name in FIELDS if name != "beside")
+"""Controls with a place for their message."""
 
 
 @router.get("/explore")
@@ -34,20 +50,23 @@ def explore(request: Request, ctx: Ctx) -> HTMLResponse:
     base = str(request.base_url).rstrip("/")
     context: dict[str, Any] = {
         "form": form,
-        "fields": FIELDS,
+        "fields": SHOWN_FIELDS,
         "partial": partial,
         "answer": found,
         "title": lab_title(found),
         "presets": [(name, rendering.query("/explore", **query)) for name, query in form.state.presets().items()],
     }
+    context |= lever_context(ctx, form)
     if found is not None:
         context |= result_context(found, base)
+        context |= beside_context(ctx, found)
     else:
         context["summary"] = "These controls need a correction"
     status = 422 if form.errors else 200
     if partial:
         template = "explore_problem.html" if form.errors else "explore_result.html"
-        return rendering.fragment(request, template, context, status)
+        headers = {"HX-Replace-Url": rendering.query("/explore", **form.state.query())} if not form.errors else {}
+        return rendering.fragment(request, template, context, status, headers=headers)
     options = choices(ctx, form.state)
     context |= {
         "hardware_options": option_groups(options.hardware),
@@ -55,6 +74,131 @@ def explore(request: Request, ctx: Ctx) -> HTMLResponse:
         "precisions": list(PRECISIONS),
     }
     return rendering.page(request, "explore.html", context, status)
+
+
+@router.get("/explore/thresholds")
+def explore_thresholds(request: Request, ctx: Ctx) -> HTMLResponse:
+    """What would have to be true, asked for when its tab is opened: it takes a few sweeps."""
+    form = lab_form(request.query_params)
+    context: dict[str, Any] = {"thresholds": None, "problem": ""}
+    if form.errors:
+        context["problem"] = "; ".join((*form.errors.by_field.values(), *form.errors.general))
+    else:
+        try:
+            context |= {"thresholds": what_would_have_to_be_true(ctx, form.state), "state": form.state}
+        except (ValidationError, InvalidInput, MissingFigure, UnsupportedArchitecture) as error:
+            context["problem"] = str(error)
+    return rendering.page(
+        request, "explore_thresholds.html", context, 422 if context["problem"] else 200, part="explore_thresholds.html"
+    )
+
+
+def lever_context(ctx: Context, form: LabForm) -> dict[str, Any]:
+    """The lever picker: what is chosen, with links that move and remove, and what can be added or why not."""
+    state = form.state
+    try:
+        chosen = state.chosen_levers()
+    except InvalidInput:
+        chosen = []
+
+    def address(levers: list[tuple[str, dict[str, float]]]) -> str:
+        return rendering.query("/explore", **state.with_levers(levers).query())
+
+    rows = []
+    for place, (id_, params) in enumerate(chosen):
+        lever = LEVERS.get(id_)
+        rest = chosen[:place] + chosen[place + 1 :]
+        earlier = [*chosen[: place - 1], chosen[place], chosen[place - 1], *chosen[place + 1 :]] if place else []
+        rows.append(
+            {
+                "id": id_,
+                "lever": lever,
+                "params": [(param, params.get(param.name, param.default)) for param in (lever.params if lever else ())],
+                "remove": address(rest),
+                "earlier": address(earlier) if earlier else "",
+            }
+        )
+    taken = {id_ for id_, _ in chosen}
+    options = [choice for choice in lever_choices(ctx, state) if choice.lever.id not in taken]
+    books = [
+        {
+            "group": words,
+            "options": [(c.lever.id, c.lever.title) for c in options if c.lever.book_as == book and not c.reason],
+        }
+        for book, words in BOOK_LABELS.items()
+    ]
+    return {
+        "chosen_levers": rows,
+        "lever_options": [("", "Add a lever"), *(group for group in books if group["options"])],
+        "refused_levers": [choice for choice in options if choice.reason],
+    }
+
+
+def beside_context(ctx: Context, found: WhatIfAnswer) -> dict[str, Any]:
+    """The second configuration, where the address holds one: its answer next to this one, figure by figure."""
+    here = found.state
+    links = {
+        "pin": rendering.query("/explore", **here.query(beside=urlencode(replace(here, beside="").query()) or "-")),
+        "unpin": rendering.query("/explore", **replace(here, beside="").query()),
+    }
+    if not here.beside:
+        return {"beside": None, "beside_links": links}
+    asked = dict(parse_qsl(here.beside)) if here.beside != "-" else {}
+    form, other = answered(ctx, lab_form(asked))
+    if other is None:
+        problem = "; ".join((*form.errors.by_field.values(), *form.errors.general))
+        return {"beside": {"problem": problem}, "beside_links": links}
+    swapped = replace(other.state, beside=urlencode(replace(here, beside="").query()) or "-")
+    links["swap"] = rendering.query("/explore", **swapped.query())
+    return {
+        "beside": {
+            "headline": other.headline,
+            "conditions": conditions_of(other.estimate),
+            "table": side_by_side(found.estimate, other.estimate),
+            "chart": terms_beside(
+                (found.estimate.bound, "This"),
+                (other.estimate.bound, "Second"),
+                title="What each configuration waits for, one operation after the other",
+                caption=f"This: {conditions_of(found.estimate)}. Second: {conditions_of(other.estimate)}.",
+            ),
+        },
+        "beside_links": links,
+    }
+
+
+def side_by_side(one: BoundEstimate, two: BoundEstimate) -> dict[str, Any]:
+    """The figures of two estimates and their ratio."""
+    here, there = bound_json(one), bound_json(two)
+    rows = [
+        ("Overlapped bound", "s", here["bound_s"], there["bound_s"]),
+        ("Serial bound", "s", here["serial_bound_s"], there["serial_bound_s"]),
+        ("Expected", "s", here["expected"]["time_s"], there["expected"]["time_s"]),
+        ("Throughput", "tokens/s", here["tokens_per_s"], there["tokens_per_s"]),
+        ("Throughput a device", "tokens/s", here["tokens_per_s_per_device"], there["tokens_per_s_per_device"]),
+        ("Devices", "devices", here["devices"], there["devices"]),
+        ("HBM bytes a device", "B", here["hbm_bytes"], there["hbm_bytes"]),
+        ("Link bytes a device", "B", here["net_bytes"], there["net_bytes"]),
+        ("Executed FLOP a device", "FLOP", here["executed_flop"], there["executed_flop"]),
+        ("Memory of a device", "B", here["memory"]["peak_bytes"], there["memory"]["peak_bytes"]),
+        ("Largest batch", "sequences", here["memory"]["largest_batch"], there["memory"]["largest_batch"]),
+    ]
+
+    def shown(value: float | None, unit: str) -> dict[str, Any]:
+        return {"text": str(formatting.quantity(value, unit)), "value": value}
+
+    return {
+        "columns": [
+            {"label": "Figure", "head": True},
+            {"label": "This", "numeric": True},
+            {"label": "Second", "numeric": True},
+            {"label": "This over second", "numeric": True},
+        ],
+        "rows": [
+            [name, shown(a, unit), shown(b, unit), formatting.times(a / b) if a is not None and b else "not comparable"]
+            for name, unit, a, b in rows
+        ]
+        + [["Binds", {"resource": here["binding"]}, {"resource": there["binding"]}, ""]],
+    }
 
 
 def answered(ctx: Context, form: LabForm) -> tuple[LabForm, WhatIfAnswer | None]:
@@ -84,8 +228,10 @@ def result_context(found: WhatIfAnswer, base: str) -> dict[str, Any]:
         "summary": summary(found.state, estimate),
         "label": short_label(found.state, estimate),
         "address": address,
+        "thresholds_url": rendering.query("/explore/thresholds", **found.state.query()),
         "curl": curl(base, found.request),
         "expected_range": " to ".join(str(formatting.quantity(expected[end], "s")) for end in ("low_s", "high_s")),
+        "throughput": result["tokens_per_s"] if estimate.runs else formatting.Human("none"),
         "memory_note": "capacity not stated"
         if room is None
         else f"{formatting.quantity(abs(room), 'B')} {'free' if room >= 0 else 'too much'}",
@@ -94,14 +240,28 @@ def result_context(found: WhatIfAnswer, base: str) -> dict[str, Any]:
 
 
 def charts_of(estimate: BoundEstimate, headline: str) -> dict[str, ChartSpec]:
-    """Roofline, terms and memory of one estimate."""
+    """Roofline, terms and memory of one estimate; with links a roofline of each, with levers their ledger."""
     bound = estimate.bound
     conditions = conditions_of(estimate)
     _, binding_time = bound.ranked_terms()[0]
     serial = float(bound.serial)
     memory = estimate.memory
     fit = "Fits" if memory.fits else "Does not fit" if memory.fits is False else "Capacity unknown"
-    return {
+    charts: dict[str, ChartSpec] = {}
+    if float(np.max(bound.op_net_bytes, initial=0.0)) > 0:
+        charts["links"] = link_roofline(
+            bound, title=f"Links are busy for {formatting.quantity(float(bound.terms['net']), 's')}", caption=conditions
+        )
+    if estimate.ledger:
+        rows = [ledger_json(row) for row in estimate.ledger]
+        first, last = rows[0]["before"]["serial_bound_s"], rows[-1]["after"]["serial_bound_s"]
+        charts["ledger"] = ledger_waterfall(
+            rows,
+            title=f"{len(rows)} {'lever takes' if len(rows) == 1 else 'levers take'} the serial bound from "
+            f"{formatting.quantity(first, 's')} to {formatting.quantity(last, 's')}",
+            caption=conditions,
+        )
+    return charts | {
         "roofline": roofline(bound, title=headline.split(":")[0], caption=conditions),
         "terms": terms_waterfall(
             bound,
