@@ -203,8 +203,10 @@ def _assumptions(model: ModelSpec, workload: Workload, layout: Layout) -> tuple[
         "Rows are those of one device; attention, norms, activations and sampling are each one fused kernel.",
         "Useful FLOP count causal attention as the visible pairs only.",
     ]
-    if model.kind == "vlm":
-        notes.append("Only the language model is counted; the vision tower and its tokens are not.")
+    if model.kind == "vlm" or model.tower_params:
+        notes.append("Only the language model is counted; the vision or audio tower is not.")
+    if model.undescribed is not None:
+        notes.append(f"Not counted: {model.undescribed}.")
     if model.is_moe:
         notes.append("Expert weights are read for the expected number of distinct experts that the routing reaches.")
         if workload.routing.kind in ("zipf", "histogram") and p.ep > 1:
