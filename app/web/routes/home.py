@@ -7,13 +7,19 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from app.services import compare, runs
+from app.services.context import Context
+from app.services.runs import RunQuery
 from app.services.what_if import choices
-from app.web import rendering
+from app.web import formatting, rendering
 from app.web.deps import Ctx
 from app.web.forms import lab_form
 from app.web.routes.explore import answered, option_groups, result_context
 
 router = APIRouter(include_in_schema=False)
+
+RECENT_RUNS = 6
+RECENT_COMPARISONS = 4
 
 
 @router.get("/")
@@ -35,5 +41,30 @@ def home(request: Request, ctx: Ctx) -> HTMLResponse:
     context |= {
         "hardware_options": option_groups(options.hardware),
         "model_options": option_groups(options.models),
+        **recent(ctx),
     }
     return rendering.page(request, "home.html", context, status)
+
+
+def recent(ctx: Context) -> dict[str, Any]:
+    """The newest runs with their distance from the bound, and the newest comparisons."""
+    found = runs.list_runs(ctx, RunQuery(), limit=RECENT_RUNS)
+    frozen = compare.list_comparisons(ctx, limit=RECENT_COMPARISONS)
+    return {
+        "recent_runs": [
+            {
+                "id": item.run.id,
+                "name": item.run.name,
+                "is_example": item.run.is_example,
+                "model": item.model_name or item.run.model_hint or "model not linked",
+                "hardware": item.hardware_name or item.run.hardware_hint or "device not linked",
+                "linked": item.hardware_name is not None and item.model_name is not None,
+                "of_bound": item.of_bound,
+                "step": "" if item.measured is None else f"{item.what}, {formatting.quantity(item.measured, 's')}",
+            }
+            for item in found.items
+        ],
+        "run_count": found.total,
+        "recent_comparisons": frozen.items,
+        "comparison_count": frozen.total,
+    }
