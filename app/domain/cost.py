@@ -44,6 +44,7 @@ class Op:
     skew          extra time of the busiest rank over the mean rank (routing), a share of the row's time
     net_backward  how many times as much a collective's backward pass sends
     net_in_switch bytes sent one way where the switch reduces (None: the switch cannot help)
+    groups        products with weights of their own that one kernel computes (heads, experts touched)
     """
 
     name: str
@@ -70,6 +71,7 @@ class Op:
     effort: float = 1.0
     hidden: float = 0.0
     skew: Grid = 0.0
+    groups: Grid = 1.0
     formula: str = ""
 
     @property
@@ -93,6 +95,7 @@ COLUMNS: tuple[str, ...] = (
     "effort",
     "hidden",
     "skew",
+    "groups",
 )
 
 
@@ -249,6 +252,7 @@ def gemm(
         weights=1.0 * k * n * weight * groups,
         act_read=1.0 * m * k * activation * groups,
         act_write=1.0 * m * n * out * groups,
+        groups=groups,
         formula=formula,
     )
 

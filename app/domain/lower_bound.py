@@ -34,6 +34,7 @@ class Ceilings:
 
     `flop` maps a peak name to FLOP/s, `links` a tier to bytes/s one way. `names` says for every roof where it comes
     from (`peak`, `achievable`, or `peak, raised to the measured ...`), `assumptions` what stands for a missing figure.
+    `family` and `units` are no roofs: the device family that a forecast is fitted for, and its compute units.
     """
 
     flop: Mapping[str, FlopPerSecond]
@@ -44,6 +45,8 @@ class Ceilings:
     cache: Bytes
     in_switch_reduction: bool
     profile: str
+    family: str = ""
+    units: int | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
 
@@ -118,6 +121,8 @@ def ceilings(profile: HardwareProfile, choice: CeilingChoice = "peak") -> Ceilin
         cache=UNKNOWN_CACHE if profile.cache_capacity is None else profile.cache_capacity,
         in_switch_reduction=profile.scale_up is not None and profile.scale_up.in_network_reduction,
         profile=profile.name,
+        family=profile.family,
+        units=profile.compute_units,
         names=names,
         assumptions=tuple(notes),
     )
