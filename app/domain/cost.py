@@ -19,11 +19,12 @@ from app.domain.units import Bytes, Flop, Grid
 
 Array: TypeAlias = NDArray[np.float64]
 Pipe: TypeAlias = Literal["tensor", "vector", "none"]
-Tier: TypeAlias = Literal["scale_up", "scale_out"]
+Tier: TypeAlias = Literal["scale_up", "scale_out", "host"]
 Direction: TypeAlias = Literal["forward", "backward", "recompute", "optimizer"]
 Kind: TypeAlias = Literal["gemm", "attention", "scan", "elementwise", "copy", "gather", "collective", "optimizer"]
 
-TIERS: tuple[Tier, ...] = ("scale_up", "scale_out")
+TIERS: tuple[Tier, ...] = ("scale_up", "scale_out", "host")
+"""Links of a device, from the fastest: to its neighbours, to other nodes, and to the memory of its host."""
 
 
 @dataclass(frozen=True, slots=True)
