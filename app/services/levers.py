@@ -9,6 +9,7 @@ from app.domain.levers.base import Lever, Scenario
 from app.domain.levers.registry import LEVERS
 from app.domain.model import ModelSpec
 from app.domain.workload import Workload
+from app.services.estimate import generation_code
 
 
 def applicable(model: ModelSpec, workload: Workload, hardware: HardwareProfile | None = None) -> list[dict[str, Any]]:
@@ -16,7 +17,7 @@ def applicable(model: ModelSpec, workload: Workload, hardware: HardwareProfile |
 
     Without `hardware` nothing is refused for the device's generation.
     """
-    scenario = Scenario(model, workload)
+    scenario = Scenario(model, workload, device=None if hardware is None else generation_code(hardware))
     return [{**lever_json(lever), "reason": lever.objection(scenario)} for lever in LEVERS.values()]
 
 
