@@ -12,20 +12,47 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, cast
 
+from app.catalog.diffusion_codec import read_denoiser
 from app.catalog.fields import Fields, Loc, Range, as_loc, slug
+from app.catalog.mixer_codec import (
+    DECODER_SELF_CROSS,
+    ENCODER_SELF,
+    PARALLEL,
+    SHARED,
+    STATE_NAMES,
+    read_shared_block,
+    read_state_mixer,
+    shared_block_json,
+    state_mixer_json,
+)
+from app.catalog.stack_codec import (
+    AUDIO_POSITIONS,
+    EncoderEnds,
+    encoder_ends,
+    read_prediction,
+    read_tower,
+    sound_front,
+)
 from app.domain.errors import InvalidInput
 from app.domain.model import (
     DECODER_KINDS,
+    STATE_MIXERS,
     Attention,
     AttentionKind,
     DenseMlp,
     LatentAttention,
     LayerGroup,
+    Mamba2,
     Mixer,
     Mlp,
     ModelSpec,
     MoeMlp,
     OtherMixer,
+    ParallelMixers,
+    Rwkv7,
+    RwkvFfn,
+    SelfAndCrossAttention,
+    SharedBlockThenMixer,
     SparseIndexer,
 )
 
@@ -73,6 +100,7 @@ _LAYER = (
     "count", "mixer", "kind", "window", "heads", "kv_heads", "head_dim", "v_head_dim", "qk_norm", "q_bias",
     "k_bias", "v_bias", "o_bias", "sinks", "v_from_k", "kv_from_other_layer", "indexer", "mla", "mlp",
     "mlp_intermediate", "mlp_gated", "mlp_bias", "moe", "norms", "first_index",
+    "output_gate", "linear", "shared_block",
 )
 _MLA = (
     "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
@@ -154,7 +182,7 @@ class _ModelReader:
         kind = f.choice("kind", KINDS)
         if kind is None:
             kind = self.assume("kind", "moe" if self.has_moe else "decoder")
-        self.text_model = kind in DECODER_KINDS or kind in ("hybrid", "ssm")
+        self.text_model = kind in DECODER_KINDS
         if self.text_model:
             f.require("hidden_size", "give the width of the residual stream")
             f.require("vocab_size", "give the number of rows of the token embedding")
@@ -172,18 +200,25 @@ class _ModelReader:
             tied = self.assume("tie_word_embeddings", False) if self.text_model else False
         max_position = f.integer("max_position", 1, 10**9)
         layers = self._layers(kind)
+        vocab = f.integer("vocab_size", 1, 10**8) or 0
+        tower_params = self._tower_params(kind)
+        encoder, layers = self._two_stacks(layers, norm) if kind == "enc-dec" else (None, layers)
+        ends = encoder_ends(f, vocab, self.hidden, max_position) if kind == "encoder" else EncoderEnds()
+        positions = ends.learned_positions if kind == "encoder" else self._learned_positions(kind, max_position)
+        ssm = any(isinstance(group.mlp, RwkvFfn) or _is_rwkv7(group.mixer) for group in layers)
         model = ModelSpec(
             id=f.identifier("id", slug(name)),
             name=name,
             kind=kind,
             hidden_size=self.hidden,
-            vocab_size=f.integer("vocab_size", 1, 10**8) or 0,
+            vocab_size=vocab,
             layers=layers,
             tied_embeddings=tied,
             lm_head_bias=self.bias["lm_head"],
             norm=norm,
             norm_has_bias=norm == "layernorm",
-            learned_positions=self._learned_positions(kind, max_position),
+            final_norm=ends.final_norm,
+            learned_positions=positions,
             parallel_block=f.flag("parallel_block") or False,
             max_position=max_position,
             activation=f.text("activation", 100),
@@ -195,8 +230,18 @@ class _ModelReader:
             recorded_active_params=f.number("computed_active_params", PARAMS),
             published_total_params=f.number("published_total_params", PARAMS),
             published_active_params=f.number("published_active_params", PARAMS),
-            tower_params=self._tower_params(kind),
+            tower_params=tower_params,
             undescribed=self._undescribed(),
+            front=ends.front,
+            class_tokens=ends.class_tokens,
+            token_types=ends.token_types,
+            embedding_norm=ends.embedding_norm or ssm,
+            relative_positions=self._relative_positions(kind),
+            pooling=ends.pooling,
+            encoder=encoder,
+            tower=read_tower(f, self.hidden, tower_params) if self.text_model and tower_params else None,
+            prediction=read_prediction(f, layers) if self.text_model else None,
+            denoiser=read_denoiser(kind, f),
             aliases=f.texts("aliases"),
             shipped=self.shipped,
             copied_from=f.identifier("copied_from", "") or None,
@@ -234,11 +279,49 @@ class _ModelReader:
 
     def _learned_positions(self, kind: str, max_position: int | None) -> int:
         text = self.fields.text("position_embedding", 100)
+        if kind == "enc-dec" and text is not None and "learned" in text:
+            return self._audio("decoder_context") or max_position or 0
         if text is None or kind not in DECODER_KINDS or not text.startswith("learned"):
             return 0
         if max_position is None:
             raise self.fields.fail("max_position", "is missing: a learned position table has that many rows")
         return max_position + (2 if "+2 offset" in text else 0)
+
+    def _audio(self, key: str) -> int | None:
+        data = self.fields.object("audio")
+        return Fields(data, self.fields.at("audio"), list(data)).integer(key, 1, MAX_WIDTH) if data else None
+
+    def _relative_positions(self, kind: str) -> int:
+        """Learned attention biases of one stack: a number for each of 32 distances and head (T5)."""
+        if kind not in ("encoder", "enc-dec") or self.fields.text("position_embedding", 100) != "relative bias":
+            return 0
+        return 32 * (self.fields.integer("num_attention_heads", 1, MAX_COUNT) or 0)
+
+    def _two_stacks(self, layers: tuple[LayerGroup, ...], norm: str) -> tuple[ModelSpec | None, tuple[LayerGroup, ...]]:
+        """The encoder of an encoder-decoder, and the layers of its decoder."""
+        own = tuple(g for g in layers if isinstance(g.mixer, Attention) and g.mixer.kind == "bidirectional")
+        rest = tuple(g for g in layers if g not in own)
+        if not own:
+            return None, layers
+        mel = self._audio("mel_bins")
+        sound = self.fields.has("audio") and mel is not None
+        text = self.fields.text("position_embedding", 100) or ""
+        positions = self.fields.integer("max_position", 1, 10**9) if text == "learned" else None
+        encoder = ModelSpec(
+            id="encoder",
+            name="encoder",
+            kind="encoder",
+            hidden_size=self.hidden,
+            vocab_size=0,
+            layers=own,
+            norm=norm,
+            norm_has_bias=norm == "layernorm",
+            learned_positions=AUDIO_POSITIONS if sound else positions or 0,
+            front=sound_front(mel, self.hidden) if sound and mel is not None else (),
+            relative_positions=self._relative_positions("enc-dec"),
+            activation=self.fields.text("activation", 100),
+        )
+        return encoder, rest
 
     def _tower_params(self, kind: str) -> int:
         if kind not in DECODER_KINDS:
@@ -388,6 +471,8 @@ class _ModelReader:
         self, count: int, mixer: Mixer | None, mlp: Mlp | None, first_index: int, layer: Fields | None = None
     ) -> LayerGroup:
         norms = layer.integer("norms", 0, 16) if layer else None
+        if norms is None and isinstance(mixer, SelfAndCrossAttention):
+            norms = (self.norms or 0) + 1  # one before each kind of attention
         if norms is None:
             # norms_per_layer is that of a whole layer; one with only a mixer or only an MLP has half of them.
             whole = self.norms or 0
@@ -406,15 +491,70 @@ class _ModelReader:
             if not where.has("mla"):
                 raise layer.fail("mla", "is missing: give kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim")
             latent = self._latent(heads, Fields(where.data["mla"], where.at("mla"), _MLA))
-            return replace(latent, indexer=self._indexer(layer))
+            return replace(latent, indexer=self._indexer(layer), output_gate=layer.flag("output_gate") or False)
+        if name in (ENCODER_SELF, DECODER_SELF_CROSS):
+            own = self._stack_attention(layer)
+            if name == ENCODER_SELF:
+                return replace(own, kind="bidirectional")
+            return SelfAndCrossAttention(own, replace(own, kind="cross"))
+        known = self._state_mixer(name, layer)
+        if known is not None:
+            return known
         if name not in ATTENTION_MIXERS:
             detail = {
                 key: copy.deepcopy(layer.data[key])
                 for key in ("kind", "window", "heads", "kv_heads", "head_dim", "v_head_dim")
                 if layer.has(key)
             }
+            if name == "v4_shared_kv":
+                detail["missing"] = "how its compressed caches and its widened residual stream are computed"
             return OtherMixer(name, detail)
         return self._attention(layer, model_kind)
+
+    def _state_mixer(self, name: str, layer: Fields) -> Mixer | None:
+        """A mixer that keeps a state, alone or composed; None for another name or where no dimensions are given."""
+        if name not in (*STATE_NAMES, PARALLEL, SHARED):
+            return None
+        where = layer if layer.has("linear") else self.fields
+        key = "linear" if layer.has("linear") else "linear_layers"
+        data = where.object(key)
+        if not data:
+            return OtherMixer(name, {"missing": "linear_layers"})
+        linear = Fields(data, where.at(key), list(data))
+        state = read_state_mixer(name, linear, self.fields.text("hf_model_type", 200))
+        if isinstance(state, Mamba2):
+            if name == SHARED:
+                return SharedBlockThenMixer(read_shared_block(layer), state)
+            if name == PARALLEL:
+                if not layer.has("mlp_intermediate") and not self.fields.has("intermediate_size"):
+                    return OtherMixer(name, {"missing": "the width of the MLP"})
+                return ParallelMixers(self._attention(layer, "hybrid"), state)
+        return state
+
+    def _stack_attention(self, layer: Fields) -> Attention:
+        """Attention of an encoder-decoder's layer: as stated there, or by the model's own fields."""
+        f = self.fields
+        heads = layer.integer("heads", 1, MAX_COUNT) or f.integer("num_attention_heads", 1, MAX_COUNT)
+        head_dim = layer.integer("head_dim", 1, MAX_WIDTH) or f.integer("head_dim", 1, MAX_WIDTH)
+        if heads is None or head_dim is None:
+            raise f.fail("num_attention_heads", "is missing: give the number of heads, and head_dim")
+        return Attention(
+            heads,
+            heads,
+            head_dim,
+            head_dim,
+            q_bias=self.bias["q"],
+            k_bias=self.bias["k"],
+            v_bias=self.bias["v"],
+            o_bias=self.bias["o"],
+        )
+
+    def _gated_output(self, layer: Fields) -> bool:
+        """Attention beside gated delta nets has an output gate, unless the layer says otherwise."""
+        stated = layer.flag("output_gate")
+        if stated is not None:
+            return stated
+        return (self.fields.object("linear_layers") or {}).get("type") == "gated_deltanet"
 
     def _attention(self, layer: Fields, model_kind: str) -> Attention:
         layer.require("heads", "give the number of query heads")
@@ -451,6 +591,7 @@ class _ModelReader:
             sinks=self.sinks if flags["sinks"] is None else flags["sinks"],
             v_from_k=layer.flag("v_from_k") or False,
             indexer=self._indexer(layer),
+            output_gate=self._gated_output(layer),
         )
 
     def _latent(self, heads: int, mla: Fields) -> LatentAttention:
@@ -527,6 +668,8 @@ class _ModelReader:
             moe = Fields(where.data["moe"], where.at("moe"), _MOE)
             return self._moe(moe, width or 0 if name == "dense+moe" else 0)
         width = width or self.fields.integer("intermediate_size", 1, MAX_WIDTH)
+        if name == "rwkv_ffn" and width is not None:
+            return RwkvFfn(width)
         if width is None:
             if isinstance(mixer, OtherMixer):
                 return None  # the layer cannot be estimated anyway; the record keeps what is known
@@ -569,6 +712,10 @@ class _ModelReader:
             shared_expert_gate="gated shared expert" in router if gate is None else gate,
             latent_size=moe.integer("latent_size", 1, MAX_WIDTH),
         )
+
+
+def _is_rwkv7(mixer: Mixer | None) -> bool:
+    return isinstance(mixer, Rwkv7)
 
 
 def _check_heads(heads: int, kv_heads: int, loc: Loc) -> None:
@@ -672,6 +819,17 @@ def _mixer_json(mixer: Mixer | None) -> dict[str, Any]:
         return {"mixer": "none"}
     if isinstance(mixer, OtherMixer):
         return {"mixer": mixer.name, **copy.deepcopy(dict(mixer.detail))}
+    if isinstance(mixer, STATE_MIXERS):
+        name, linear = state_mixer_json(mixer)
+        return {"mixer": name, "linear": linear}
+    if isinstance(mixer, ParallelMixers):
+        own = {k: v for k, v in _mixer_json(mixer.attention).items() if k != "mixer"}
+        return {"mixer": PARALLEL, **own, "linear": state_mixer_json(mixer.state)[1]}
+    if isinstance(mixer, SharedBlockThenMixer):
+        linear = state_mixer_json(mixer.mixer)[1]
+        return {"mixer": SHARED, "linear": linear, "shared_block": dict(shared_block_json(mixer.block))}
+    if isinstance(mixer, SelfAndCrossAttention):
+        return {"mixer": DECODER_SELF_CROSS, "heads": mixer.own.heads, "head_dim": mixer.own.head_dim}
     if isinstance(mixer, LatentAttention):
         mla = {
             "q_lora_rank": mixer.q_lora_rank,
@@ -680,7 +838,8 @@ def _mixer_json(mixer: Mixer | None) -> dict[str, Any]:
             "qk_rope_head_dim": mixer.qk_rope_head_dim,
             "v_head_dim": mixer.v_head_dim,
         }
-        return {"mixer": "mla", "heads": mixer.heads, "mla": mla, **_indexer_json(mixer.indexer)}
+        gate = {"output_gate": True} if mixer.output_gate else {}
+        return {"mixer": "mla", "heads": mixer.heads, "mla": mla, **gate, **_indexer_json(mixer.indexer)}
     data: dict[str, Any] = {
         "mixer": "gqa",
         "kind": mixer.kind,
@@ -696,6 +855,7 @@ def _mixer_json(mixer: Mixer | None) -> dict[str, Any]:
         "sinks": mixer.sinks,
         "v_from_k": mixer.v_from_k,
         "kv_from_other_layer": not mixer.own_kv,
+        **({"output_gate": True} if mixer.output_gate else {}),
         **_indexer_json(mixer.indexer),
     }
     if mixer.window is not None:
@@ -706,6 +866,8 @@ def _mixer_json(mixer: Mixer | None) -> dict[str, Any]:
 def _mlp_json(mlp: Mlp | None) -> dict[str, Any]:
     if mlp is None:
         return {"mlp": "none"}
+    if isinstance(mlp, RwkvFfn):
+        return {"mlp": "rwkv_ffn", "mlp_intermediate": mlp.intermediate}
     if isinstance(mlp, DenseMlp):
         return {
             "mlp": "dense",

@@ -72,7 +72,7 @@ def ceilings_chart(profile: HardwareProfile, *, height: int = 380) -> ChartSpec 
         layout={
             "height": height,
             "margin": {"l": 64, "r": 16, "t": 16, "b": 52},
-            "xaxis": _log_axis("Arithmetic intensity, FLOP per byte of memory", x_low, x_high),
+            "xaxis": _log_axis("Intensity, FLOP per byte of memory", x_low, x_high),
             "yaxis": _log_axis("Attainable, FLOP/s", y_low, y_high),
             "annotations": notes,
             "hovermode": "closest",

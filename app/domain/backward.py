@@ -18,8 +18,8 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
 
     A product becomes two: the gradient of its input and the gradient of its weights, which is written once (read and
     written when micro-batches accumulate, F-4.11). Attention counts 2.0 times its forward FLOP as useful and 2.5 times
-    as executed (F-3.3); a recurrence too, whose states are computed again. Collectives mirror (F-7.1). Copies run the other way round. The loss already wrote its
-    gradient in the forward pass.
+    as executed (F-3.3); a recurrence too, whose states are computed again. Collectives mirror (F-7.1). Copies run the
+    other way round. The loss already wrote its gradient in the forward pass.
     """
     if op.kind == "gemm":
         passes = 2.0 - 1.0 / ctx.micro_batches  # the first micro-batch has nothing to add to

@@ -19,11 +19,12 @@ from app.domain.units import Bytes, Flop, Grid
 
 Array: TypeAlias = NDArray[np.float64]
 Pipe: TypeAlias = Literal["tensor", "vector", "none"]
-Tier: TypeAlias = Literal["scale_up", "scale_out"]
+Tier: TypeAlias = Literal["scale_up", "scale_out", "host"]
 Direction: TypeAlias = Literal["forward", "backward", "recompute", "optimizer"]
 Kind: TypeAlias = Literal["gemm", "attention", "scan", "elementwise", "copy", "gather", "collective", "optimizer"]
 
-TIERS: tuple[Tier, ...] = ("scale_up", "scale_out")
+TIERS: tuple[Tier, ...] = ("scale_up", "scale_out", "host")
+"""Links of a device, from the fastest: to its neighbours, to other nodes, and to the memory of its host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Op:
     skew          extra time of the busiest rank over the mean rank (routing), a share of the row's time
     net_backward  how many times as much a collective's backward pass sends
     net_in_switch bytes sent one way where the switch reduces (None: the switch cannot help)
+    groups        products with weights of their own that one kernel computes (heads, experts touched)
     """
 
     name: str
@@ -70,6 +72,7 @@ class Op:
     effort: float = 1.0
     hidden: float = 0.0
     skew: Grid = 0.0
+    groups: Grid = 1.0
     formula: str = ""
 
     @property
@@ -93,6 +96,7 @@ COLUMNS: tuple[str, ...] = (
     "effort",
     "hidden",
     "skew",
+    "groups",
 )
 
 
@@ -249,6 +253,7 @@ def gemm(
         weights=1.0 * k * n * weight * groups,
         act_read=1.0 * m * k * activation * groups,
         act_write=1.0 * m * n * out * groups,
+        groups=groups,
         formula=formula,
     )
 

@@ -109,6 +109,11 @@ class HardwareProfile:
         known = [c for c in (self.l2_capacity, self.last_level_cache_capacity) if c is not None]
         return max(known) if known else None
 
+    @property
+    def family(self) -> str:
+        """Devices that kernels are tuned for together, by vendor and architecture: what a forecast is fitted for."""
+        return device_family(self.vendor, self.architecture, self.generation, self.device_class)
+
     def sources_of(self, field_name: str) -> tuple[FigureSource, ...]:
         """The sources whose fields cover `field_name` (catalogue spelling)."""
         return tuple(s for s in self.sources if s.covers(field_name))
@@ -116,3 +121,24 @@ class HardwareProfile:
     def renamed(self, id_: str, name: str) -> HardwareProfile:
         """A team's own copy of this profile; the original keeps its aliases."""
         return replace(self, id=id_, name=name, aliases=(), shipped=False, copied_from=self.id)
+
+
+def device_family(
+    vendor: str, architecture: str | None, generation: str | None = None, device_class: str | None = None
+) -> str:
+    """Family of a device: data-centre and graphics parts of one architecture differ, since their memories do."""
+    maker, arch = vendor.strip().lower(), (architecture or "").lower()
+    if maker == "nvidia":
+        if "blackwell" in arch:
+            graphics = "gb20" in arch or device_class == "edge-soc"
+            return "blackwell graphics" if graphics else "blackwell"
+        if "ampere" in arch:
+            return "ampere" if (generation or "GA100").upper() == "GA100" else "ampere graphics"
+        for name in ("hopper", "ada", "volta", "turing", "rubin"):
+            if arch.startswith(name):
+                return name
+    if maker == "amd":
+        return next((name for name in ("cdna", "rdna") if arch.startswith(name)), maker)
+    if maker == "intel" and arch == "gaudi":
+        return "gaudi"
+    return maker

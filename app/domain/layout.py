@@ -92,11 +92,12 @@ def layout_of(model: ModelSpec, workload: Workload, ranks_per_node: int, tp: Gri
     """Check a workload's layout against the model and the machine. Raises InvalidInput with what would be right."""
     p = workload.parallel
     degree: Grid = float(p.tp) if tp is None else tp
-    if p.pp > model.num_layers:
+    _check_kind(model, workload)
+    if p.pp > max(model.num_layers, 1):
         raise _wrong("pp", f"{p.pp} stages for {model.num_layers} layers: use at most {model.num_layers}")
     if p.virtual_stages > 1 and p.pp == 1:
         raise _wrong("virtual_stages", "interleaving needs pipeline parallelism: set pp above 1 or virtual_stages to 1")
-    if p.virtual_stages * p.pp > model.num_layers:
+    if p.virtual_stages * p.pp > max(model.num_layers, 1):
         raise _wrong("virtual_stages", f"{p.pp} x {p.virtual_stages} chunks for {model.num_layers} layers are too many")
     if p.zero_stage not in (0, 1, 2, 3):
         raise _wrong("zero_stage", "must be 0, 1, 2 or 3")
@@ -135,6 +136,28 @@ def layout_of(model: ModelSpec, workload: Workload, ranks_per_node: int, tp: Gri
         ranks_per_node=_node_size(workload, ranks_per_node),
         folded=folded,
     )
+
+
+def _check_kind(model: ModelSpec, workload: Workload) -> None:
+    """Layouts that only a single stack of layers over one sequence can have."""
+    p = workload.parallel
+    several = (
+        "a denoiser"
+        if model.denoiser is not None
+        else "an encoder-decoder"
+        if model.encoder is not None
+        else "a model with its tower"
+        if workload.visual_tokens and model.tower is not None
+        else "a model with prediction modules"
+        if workload.prediction_modules
+        else None
+    )
+    if several and p.pp > 1:
+        raise _wrong("pp", f"pipeline stages of {several} cannot be estimated: use 1")
+    if several and p.cp > 1:
+        raise _wrong("cp", f"context parallelism of {several} cannot be estimated: use 1")
+    if p.cp > 1 and any(True for _ in model.state_groups()):
+        raise _wrong("cp", "context parallelism of layers with a recurrent state cannot be estimated: use 1")
 
 
 def _node_size(workload: Workload, ranks_per_node: int) -> int:

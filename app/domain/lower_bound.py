@@ -34,6 +34,7 @@ class Ceilings:
 
     `flop` maps a peak name to FLOP/s, `links` a tier to bytes/s one way. `names` says for every roof where it comes
     from (`peak`, `achievable`, or `peak, raised to the measured ...`), `assumptions` what stands for a missing figure.
+    `family` and `units` are no roofs: the device family that a forecast is fitted for, and its compute units.
     """
 
     flop: Mapping[str, FlopPerSecond]
@@ -44,6 +45,8 @@ class Ceilings:
     cache: Bytes
     in_switch_reduction: bool
     profile: str
+    family: str = ""
+    units: int | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
 
@@ -105,6 +108,8 @@ def ceilings(profile: HardwareProfile, choice: CeilingChoice = "peak") -> Ceilin
         notes.append("No scale-up fabric: devices of one host exchange over PCIe.")
     if profile.scale_out is not None and profile.scale_out.bandwidth is not None:
         links["scale_out"] = profile.scale_out.bandwidth
+    if profile.pcie_bandwidth is not None:
+        links["host"] = profile.pcie_bandwidth
     if profile.launch_overhead is None:
         notes.append(f"No launch overhead in the profile: {LEAST_LAUNCH * 1e6:g} us a kernel is assumed in eager mode.")
     if profile.cache_capacity is None:
@@ -118,6 +123,8 @@ def ceilings(profile: HardwareProfile, choice: CeilingChoice = "peak") -> Ceilin
         cache=UNKNOWN_CACHE if profile.cache_capacity is None else profile.cache_capacity,
         in_switch_reduction=profile.scale_up is not None and profile.scale_up.in_network_reduction,
         profile=profile.name,
+        family=profile.family,
+        units=profile.compute_units,
         names=names,
         assumptions=tuple(notes),
     )
@@ -212,7 +219,7 @@ def lower_bound(
     net = np.zeros_like(hbm)
     for tier in TIERS:
         if np.any(wire[tier] * count > 0):
-            # a device drives both fabrics at once, so the slower one decides
+            # a device drives all its links at once, so the slowest one decides
             net = np.maximum(net, wire[tier] / roofs.link_rate(tier))
     op_compute = np.maximum(compute, exponent)
     op_time = np.maximum(np.maximum(op_compute, hbm), net)
@@ -251,7 +258,7 @@ def lower_bound(
         terms=terms,
         units=units,
         op_hbm_bytes=hbm_bytes,
-        op_net_bytes=wire["scale_up"] + wire["scale_out"],
+        op_net_bytes=wire["scale_up"] + wire["scale_out"] + wire["host"],
         op_compute=op_compute,
         op_hbm=hbm,
         op_net=net,

@@ -9,8 +9,28 @@ from typing import TypeAlias
 
 import numpy as np
 
+from app.domain.denoiser import Denoiser, DiffusionTransformer, UNet, denoiser_parameters, unet_steps
+from app.domain.inputs import latent_tokens, source_tokens, visual_tokens
 from app.domain.layout import Layout, layout_of
-from app.domain.model import Attention, DenseMlp, LatentAttention, LayerGroup, ModelSpec, MoeMlp
+from app.domain.mixer_parameters import group_mixer_parameters, kv_heads_of_rank, rwkv_ffn_parameters
+from app.domain.model import (
+    Attention,
+    DenseMlp,
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LatentAttention,
+    LayerGroup,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    ModelSpec,
+    MoeMlp,
+    Rwkv5,
+    Rwkv7,
+    RwkvFfn,
+    mixer_parts,
+)
+from app.domain.parameters import extra_parameters, has_own_head, mixer_kv_elements, state_elements_per_sequence
 from app.domain.units import Bytes, Grid
 from app.domain.workload import Dtypes, Workload
 
@@ -41,22 +61,30 @@ def sharded_parameters(model: ModelSpec, tp: Grid = 1, *, expert_shards: Grid | 
     Routed experts are divided over `expert_shards` ranks (by default those of the tensor-parallel group).
     """
     shards = tp if expert_shards is None else expert_shards
+    if model.denoiser is not None:
+        parts = denoiser_parameters(model.denoiser, tp)
+        rest = parts.total - parts.attention - parts.mlp
+        return ShardedParameters(rest, 0.0, parts.attention, parts.mlp, 0.0, 0.0)
     h = model.hidden_size
     table = model.vocab_size * h / tp
-    positions = float(model.learned_positions * h)
+    positions: Grid = float(model.learned_positions * h + extra_parameters(model))
     norm_width = h * (2 if model.norm_has_bias else 1)
     attention: Grid = 0.0
     mlp: Grid = 0.0
     experts: Grid = 0.0
     norms: Grid = float(norm_width if model.final_norm else 0)
     for group in model.layers:
-        attention = attention + group.count * _attention_parameters(group, h, tp)
+        attention = attention + group_mixer_parameters(group, h, tp)
         mlp = mlp + group.count * _mlp_parameters(group, h, tp)
         experts = experts + group.count * _expert_parameters(group, h, shards)
-        norms = norms + group.count * (group.norms * norm_width + _inner_norms(group))
-    head: Grid = 0.0 if model.tied_embeddings else table
+        norms = norms + group.count * group.norms * norm_width
+    head: Grid = table if has_own_head(model) else 0.0
     if model.lm_head_bias:
         head = head + model.vocab_size / tp
+    if model.encoder is not None:
+        encoder = sharded_parameters(model.encoder, tp)
+        attention, mlp, norms = attention + encoder.attention, mlp + encoder.mlp, norms + encoder.norms
+        positions = positions + encoder.embedding
     return ShardedParameters(
         embedding=table + positions, head=head, attention=attention, mlp=mlp, experts=experts, norms=norms
     )
@@ -95,31 +123,10 @@ def stage_parameters(model: ModelSpec, layout: Layout, stage: str = "heaviest") 
     return StageParameters((whole.attention + whole.mlp + whole.norms) * share + ends, whole.experts * share)
 
 
-def _attention_parameters(group: LayerGroup, h: int, tp: Grid) -> Grid:
-    a = group.mixer
-    if isinstance(a, LatentAttention):
-        q_dim = a.qk_nope_head_dim + a.qk_rope_head_dim
-        query: Grid = (
-            h * a.heads * q_dim / tp
-            if a.q_lora_rank is None
-            else h * a.q_lora_rank + a.q_lora_rank * a.heads * q_dim / tp
-        )
-        latent = h * a.cached_elements + a.kv_lora_rank * a.heads * (a.qk_nope_head_dim + a.v_head_dim) / tp
-        return query + latent + a.heads * a.v_head_dim * h / tp
-    if not isinstance(a, Attention):
-        return 0.0
-    kv_heads = np.maximum(np.ceil(a.kv_heads / np.asarray(tp, dtype=np.float64)), 1.0) if a.own_kv else 0.0
-    q, k, v = a.heads * a.head_dim / tp, kv_heads * a.head_dim, kv_heads * a.v_head_dim
-    out = a.heads * a.v_head_dim / tp * h
-    if a.v_from_k:
-        v = 0.0
-    extra = q * a.q_bias + k * a.k_bias + v * a.v_bias + h * a.o_bias + (a.heads / tp if a.sinks else 0.0)
-    total = (q + k + v) * h + out + extra
-    return float(total) if np.ndim(total) == 0 else total
-
-
 def _mlp_parameters(group: LayerGroup, h: int, tp: Grid) -> Grid:
     m = group.mlp
+    if isinstance(m, RwkvFfn):
+        return rwkv_ffn_parameters(m, h, tp)
     if isinstance(m, DenseMlp):
         return _matrices(h, m.intermediate, m.gated, m.bias, tp)
     if isinstance(m, MoeMlp):
@@ -148,15 +155,24 @@ def _matrices(h: int, width: int, gated: bool, bias: bool, tp: Grid) -> Grid:
     return matrices * h * width / tp + (((matrices - 1) * width / tp + h) if bias else 0)
 
 
-def _inner_norms(group: LayerGroup) -> int:
-    a = group.mixer
-    if isinstance(a, LatentAttention):
-        return (a.q_lora_rank or 0) + a.kv_lora_rank
-    if isinstance(a, Attention) and a.qk_norm == "head":
-        return a.head_dim * (2 if a.own_kv else 1)
-    if isinstance(a, Attention) and a.qk_norm == "full":
-        return a.head_dim * (a.heads + (a.kv_heads if a.own_kv else 0))
-    return 0
+def running_parameters(
+    model: ModelSpec, workload: Workload, layout: Layout, stage: str = "heaviest"
+) -> StageParameters:
+    """Parameters of a device with those of the tower and the prediction modules that the workload asks for."""
+    own = stage_parameters(model, layout, stage)
+    dense: Grid = own.dense
+    experts: Grid = own.experts
+    if model.tower is not None and visual_tokens(model, workload):
+        tower = sharded_parameters(model.tower.stack, layout.tp)
+        dense = dense + tower.total + model.tower.projector_elements
+    if model.prediction is not None and workload.prediction_modules:
+        n, h = workload.prediction_modules, model.hidden_size
+        alone = replace(model, layers=model.prediction.layers, encoder=None, vocab_size=0, learned_positions=0)
+        module = sharded_parameters(alone, layout.tp, expert_shards=layout.ep * layout.etp)
+        # the projection of state and embedding, and their norms
+        dense = dense + n * (module.total - module.experts + 2 * h * h + 2 * h)
+        experts = experts + n * module.experts
+    return StageParameters(dense, experts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,18 +201,22 @@ def kv_bytes_per_token(model: ModelSpec, kv: Bytes, tp: Grid = 1, *, context_len
     """
     total: Grid = 0.0
     for group, a in model.attention_groups():
-        total = total + group.count * _kv_width(a, tp) * kv * _kept_share(a, context_len)
+        total = total + group.count * mixer_kv_elements(a, tp) * kv * _kept_share(a, context_len)
     return total
 
 
-def _kv_width(a: Attention | LatentAttention, tp: Grid) -> Grid:
-    if isinstance(a, LatentAttention):
-        return float(a.cached_elements)
-    if not a.own_kv:
-        return 0.0
-    heads = np.maximum(np.ceil(a.kv_heads / np.asarray(tp, dtype=np.float64)), 1.0)
-    width = heads * (a.head_dim + a.v_head_dim)
-    return float(width) if np.ndim(width) == 0 else width
+def state_bytes_per_sequence(model: ModelSpec, kv: Bytes, tp: Grid = 1, *, other_tokens: int = 0) -> Grid:
+    """Bytes of one sequence on one rank that do not grow with its context (F-5.1).
+
+    Recurrent and convolution states, and the keys and values of `other_tokens` tokens of another input that
+    cross-attention layers keep. States are in the precision of the cache.
+    """
+    total = state_elements_per_sequence(model, tp) * kv
+    for group, a in model.attention_groups():
+        if isinstance(a, Attention) and a.kind == "cross":
+            width = kv_heads_of_rank(a, tp) * (a.head_dim + a.v_head_dim)
+            total = total + group.count * width * other_tokens * kv
+    return total
 
 
 def _kept_share(a: Attention | LatentAttention, context_len: Grid | None) -> Grid:
@@ -308,20 +328,22 @@ def micro_batches_in_flight(workload: Workload) -> float:
 
 def _objects(model: ModelSpec, workload: Workload, layout: Layout, stage: str) -> dict[str, float]:
     p, dtypes = workload.parallel, workload.dtypes
-    parameters = stage_parameters(model, layout, stage)
+    parameters = running_parameters(model, workload, layout, stage)
     whole, sharded = float(parameters.total), float(parameters.sharded(layout))
     share = math.ceil(model.num_layers / layout.pp) / model.num_layers if model.num_layers else 1.0
     objects = dict.fromkeys(OBJECTS, 0.0)
     objects["parameters"] = (sharded if p.zero_stage >= 3 else whole) * dtypes.bytes_of("weights")
     decoding = workload.phase == "decode"
     tokens = workload.new_tokens / (1 if decoding else p.cp)
+    if model.denoiser is not None:
+        tokens = float(workload.batch * latent_tokens(model, workload))
     a = dtypes.bytes_of("activations")
-    has_head = stage == "last" or layout.pp == 1
+    has_head = model.generates and (stage == "last" or layout.pp == 1)
     if workload.phase == "train":
         objects["gradients"] = (sharded if p.zero_stage >= 2 else whole) * dtypes.bytes_of("gradients")
         state = optimizer_bytes_per_parameter(workload.optimizer, dtypes).state
         objects["optimizer"] = (sharded if p.zero_stage >= 1 else whole) * state
-        held = 1.0 if has_head else micro_batches_in_flight(workload)
+        held = 1.0 if stage == "last" or layout.pp == 1 else micro_batches_in_flight(workload)
         objects["activations"] = held * _saved_activations(model, workload, layout, tokens, share)
         if has_head:
             # bf16 logits with their gradient, and the fp32 copy the softmax works on (F-6.6)
@@ -332,7 +354,14 @@ def _objects(model: ModelSpec, workload: Workload, layout: Layout, stage: str) -
         per_token = kv_bytes_per_token(model, dtypes.bytes_of("kv"), p.tp, context_len=pages)
         # every micro-batch in the pipeline keeps its own cache
         objects["kv_cache"] = float(workload.batch * p.micro_batches * pages * per_token) * share / p.cp
+        fixed = state_bytes_per_sequence(
+            model, dtypes.bytes_of("kv"), p.tp, other_tokens=source_tokens(model, workload)
+        )
+        objects["kv_cache"] += float(workload.batch * p.micro_batches * fixed) * share
         objects["activations"] = tokens * a * _widest_layer(model, layout)
+        if model.encoder is not None and not decoding:
+            source = workload.batch * source_tokens(model, workload)
+            objects["activations"] = max(objects["activations"], source * a * _widest_layer(model.encoder, layout))
         if has_head:
             positions = workload.batch if workload.phase == "prefill" else tokens
             objects["logits"] = positions * model.vocab_size / p.tp * 4.0
@@ -343,6 +372,10 @@ def _widest_layer(model: ModelSpec, layout: Layout) -> float:
     """Elements a token that live at once inside the widest layer of an inference step."""
     widest = 0.0
     tp = float(layout.tp)
+    if isinstance(model.denoiser, DiffusionTransformer):
+        return 2.0 * model.denoiser.hidden + model.denoiser.intermediate / tp
+    if isinstance(model.denoiser, UNet):
+        return 4.0 * model.denoiser.channels[0]
     for group in model.layers:
         width = 2.0 * model.hidden_size
         if isinstance(group.mlp, DenseMlp):
@@ -363,22 +396,22 @@ def _saved_activations(model: ModelSpec, workload: Workload, layout: Layout, tok
     h = model.hidden_size / (tp if workload.parallel.sequence_parallel else 1)
     total = 0.0
     widest = 0.0
+    if model.denoiser is not None:
+        return _saved_by_denoiser(model.denoiser, workload, tokens)
+    if model.encoder is not None:
+        source = float(workload.batch * source_tokens(model, workload))
+        total += _saved_activations(model.encoder, workload, layout, source, 1.0)
     for group in model.layers:
         kept = 2.0 * h  # the inputs of both norms
         extra = 0.0
-        if isinstance(group.mixer, Attention):
-            m = group.mixer
-            kept += h + m.heads * (m.head_dim + m.v_head_dim) / tp
-            kept += max(m.kv_heads / tp, 1.0) * (m.head_dim + m.v_head_dim)
-            extra += 4.0 * m.heads / tp  # log-sum-exp in fp32
-        elif isinstance(group.mixer, LatentAttention):
-            latent = group.mixer
-            q_dim = latent.qk_nope_head_dim + latent.qk_rope_head_dim
-            kept += h + (latent.q_lora_rank or 0) + latent.cached_elements
-            kept += latent.heads * (2 * q_dim + 2 * latent.v_head_dim) / tp
-            extra += 4.0 * latent.heads / tp
+        for mixer in mixer_parts(group.mixer):
+            more, softmax = _kept_by_mixer(mixer, tp)
+            kept += h + more
+            extra += softmax
         if isinstance(group.mlp, DenseMlp):
             kept += h + (3 if group.mlp.gated else 2) * group.mlp.intermediate / tp
+        elif isinstance(group.mlp, RwkvFfn):
+            kept += 3 * h + 2 * group.mlp.intermediate / tp
         elif isinstance(group.mlp, MoeMlp):
             e = group.mlp
             copies = layout.dp * layout.cp * e.top_k / (float(layout.expert_replicas) * layout.ep)
@@ -392,3 +425,45 @@ def _saved_activations(model: ModelSpec, workload: Workload, layout: Layout, tok
         total += group.count * layer
     # with full recompute one layer's activations come back while its backward pass runs
     return total * share + (widest if workload.recompute == "full" else 0.0)
+
+
+def _kept_by_mixer(mixer: object, tp: int) -> tuple[float, float]:
+    """Elements a token that the backward pass of one mixer needs beside its input, and bytes of softmax sums."""
+    if isinstance(mixer, Attention):
+        kept = mixer.heads * (mixer.head_dim + mixer.v_head_dim) / tp
+        kept += max(mixer.kv_heads / tp, 1.0) * (mixer.head_dim + mixer.v_head_dim)
+        return kept, 4.0 * mixer.heads / tp  # log-sum-exp in fp32
+    if isinstance(mixer, LatentAttention):
+        q_dim = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
+        kept = (mixer.q_lora_rank or 0) + mixer.cached_elements
+        return kept + mixer.heads * (2 * q_dim + 2 * mixer.v_head_dim) / tp, 4.0 * mixer.heads / tp
+    if isinstance(mixer, Mamba1):
+        # input and gate, convolved input, step, both maps, output
+        return 5.0 * mixer.inner / tp + mixer.dt_rank + 2 * mixer.state, 0.0
+    if isinstance(mixer, Mamba2):
+        return (3.0 * mixer.inner + 2 * mixer.conv_channels + mixer.heads) / tp, 0.0
+    if isinstance(mixer, GatedDeltaNet):
+        return (4.0 * mixer.key_width + 4.0 * mixer.value_width) / tp, 0.0
+    if isinstance(mixer, KimiDeltaAttention):
+        return 9.0 * mixer.width / tp, 0.0
+    if isinstance(mixer, (LightningAttention, Rwkv5)):
+        return 5.0 * mixer.width / tp, 0.0
+    return 8.0 * mixer.width / tp if isinstance(mixer, Rwkv7) else 0.0, 0.0
+
+
+def _saved_by_denoiser(denoiser: Denoiser, workload: Workload, tokens: float) -> float:
+    """Activations of a denoiser's backward pass: what products and attention read, for every block (F-6.7)."""
+    a, tp = workload.dtypes.bytes_of("activations"), workload.parallel.tp
+    if isinstance(denoiser, UNet):
+        parts = 0.0
+        for step in unet_steps(denoiser):
+            wide = {"convolution": 1.0, "residual": 4.0, "transformer": 2.0 + 16.0 * step.depth}[step.kind]
+            parts += wide * step.outputs / step.factor**2
+        return tokens * parts * a
+    text = float(workload.batch * denoiser.text_tokens)
+    joint = denoiser.text_attention in ("joint", "joint, shared weights")
+    width = 4.0 * denoiser.hidden + (4.0 * denoiser.attention_width + 2.0 * denoiser.intermediate) / tp
+    if workload.recompute == "full":
+        width = float(denoiser.hidden)
+    blocks = denoiser.double_blocks + denoiser.single_blocks
+    return blocks * (tokens + (text if joint else 0.0)) * width * a

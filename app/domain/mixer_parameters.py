@@ -1,4 +1,4 @@
-"""Parameters of the layers that are neither plain attention nor a plain MLP, whole or on one tensor-parallel rank.
+"""Parameters of token mixers, whole or on one tensor-parallel rank.
 
 One formula a mixer, with the degree `tp` in it: at 1 it is the count of the checkpoint. Matrices and everything that
 belongs to a head or a channel are divided; what every rank needs whole (low-rank inner maps, norms of one head, input
@@ -11,14 +11,22 @@ from __future__ import annotations
 import numpy as np
 
 from app.domain.model import (
+    STATE_MIXERS,
+    Attention,
     GatedDeltaNet,
     KimiDeltaAttention,
+    LatentAttention,
+    LayerGroup,
     LightningAttention,
     Mamba1,
     Mamba2,
+    ParallelMixers,
     Rwkv5,
     RwkvFfn,
+    SelfAndCrossAttention,
     SharedAttentionBlock,
+    SharedBlockThenMixer,
+    SparseIndexer,
     StateMixer,
 )
 from app.domain.units import Grid
@@ -28,6 +36,69 @@ def per_rank(units: int, tp: Grid) -> Grid:
     """Groups or heads of one rank; at least one, which is then copied between ranks."""
     share = np.maximum(units / np.asarray(tp, dtype=np.float64), 1.0)
     return float(share) if np.ndim(share) == 0 else share
+
+
+def kv_heads_of_rank(attention: Attention, tp: Grid) -> Grid:
+    """KV heads of one rank; with more ranks than heads each rank keeps a copy of one (F-5.1)."""
+    heads = np.maximum(np.ceil(attention.kv_heads / np.asarray(tp, dtype=np.float64)), 1.0)
+    return float(heads) if np.ndim(heads) == 0 else heads
+
+
+def group_mixer_parameters(group: LayerGroup, hidden: int, tp: Grid = 1) -> Grid:
+    """Mixer parameters of all layers of a group on one rank; weights that layers share are counted once."""
+    mixer, h = group.mixer, hidden
+    if isinstance(mixer, (Attention, LatentAttention)):
+        return group.count * attention_parameters(mixer, h, tp)
+    if isinstance(mixer, STATE_MIXERS):
+        return group.count * state_mixer_parameters(mixer, h, tp)
+    if isinstance(mixer, ParallelMixers):
+        both = attention_parameters(mixer.attention, h, tp) + state_mixer_parameters(mixer.state, h, tp)
+        return group.count * both
+    if isinstance(mixer, SelfAndCrossAttention):
+        return group.count * (attention_parameters(mixer.own, h, tp) + attention_parameters(mixer.cross, h, tp))
+    if isinstance(mixer, SharedBlockThenMixer):
+        each = state_mixer_parameters(mixer.mixer, h, tp) + shared_block_use_parameters(mixer.block, h, tp)
+        return group.count * each + mixer.block.weight_sets * shared_block_parameters(mixer.block, h, tp)
+    return 0.0
+
+
+def attention_parameters(mixer: Attention | LatentAttention, hidden: int, tp: Grid = 1) -> Grid:
+    """Parameters of one attention layer: projections, biases, query and key norms, indexer (F-2.1, F-2.2)."""
+    h = hidden
+    if isinstance(mixer, LatentAttention):
+        q_dim = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
+        rank = mixer.q_lora_rank
+        query: Grid = h * mixer.heads * q_dim / tp
+        if rank is not None:
+            query = h * rank + rank + rank * mixer.heads * q_dim / tp
+        up = mixer.kv_lora_rank * mixer.heads * (mixer.qk_nope_head_dim + mixer.v_head_dim) / tp
+        latent = h * mixer.cached_elements + mixer.kv_lora_rank + up
+        out = (2 if mixer.output_gate else 1) * mixer.heads * mixer.v_head_dim * h / tp
+        return query + latent + out + indexer_parameters(mixer.indexer, rank or h, h)
+    kv_heads = kv_heads_of_rank(mixer, tp) if mixer.own_kv else 0.0
+    q, k, v = mixer.heads * mixer.head_dim / tp, kv_heads * mixer.head_dim, kv_heads * mixer.v_head_dim
+    if mixer.v_from_k:
+        v = 0.0
+    total = ((2 if mixer.output_gate else 1) * q + k + v) * h + mixer.heads * mixer.v_head_dim / tp * h
+    total = total + q * mixer.q_bias + k * mixer.k_bias + v * mixer.v_bias + h * mixer.o_bias
+    if mixer.sinks:
+        total = total + mixer.heads / tp
+    if mixer.qk_norm == "head":
+        total = total + mixer.head_dim * (2 if mixer.own_kv else 1)
+    elif mixer.qk_norm == "full":
+        total = total + mixer.head_dim * (mixer.heads + (mixer.kv_heads if mixer.own_kv else 0))
+    return total + indexer_parameters(mixer.indexer, h, h)
+
+
+def indexer_parameters(indexer: SparseIndexer | None, query_input: int, hidden: int) -> int:
+    """Indexer of DeepSeek-V3.2: query heads from the query latent, one key a token with its LayerNorm, head weights.
+
+    Every rank keeps it whole.
+    """
+    if indexer is None or not indexer.counted:
+        return 0
+    query = query_input * indexer.heads * indexer.head_dim
+    return query + hidden * indexer.head_dim + 2 * indexer.head_dim + hidden * indexer.heads
 
 
 def state_mixer_parameters(mixer: StateMixer, hidden: int, tp: Grid = 1) -> Grid:

@@ -313,6 +313,18 @@ Mixer: TypeAlias = (
     | OtherMixer
 )
 
+
+def mixer_parts(mixer: Mixer | None) -> tuple[Attention | LatentAttention | StateMixer, ...]:
+    """The plain mixers that a layer's mixer is made of."""
+    if isinstance(mixer, ParallelMixers):
+        return (mixer.attention, mixer.state)
+    if isinstance(mixer, SharedBlockThenMixer):
+        return (mixer.block.attention, mixer.mixer)
+    if isinstance(mixer, SelfAndCrossAttention):
+        return (mixer.own, mixer.cross)
+    return () if mixer is None or isinstance(mixer, OtherMixer) else (mixer,)
+
+
 STATE_MIXERS = (Mamba1, Mamba2, GatedDeltaNet, KimiDeltaAttention, LightningAttention, Rwkv5, Rwkv7)
 
 
@@ -389,13 +401,14 @@ class Tower:
     """A vision or audio encoder beside a language model.
 
     `merge` of its tokens become one token of the language model, by products of `projector_elements` matrix elements
-    in all.
+    in all. `item_tokens` of its tokens are one picture (or half a minute of sound); None where pictures differ in size.
     """
 
     modality: Literal["vision", "audio"]
     stack: ModelSpec
     merge: int
     projector_elements: int
+    item_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,24 +487,49 @@ class ModelSpec:
         return any(isinstance(group.mlp, MoeMlp) for group in self.layers)
 
     def attention_groups(self) -> Iterator[tuple[LayerGroup, Attention | LatentAttention]]:
-        """Layer groups with attention, beside their attention."""
+        """Layer groups with attention to a sequence's own tokens or to another input, beside that attention."""
         for group in self.layers:
-            if isinstance(group.mixer, (Attention, LatentAttention)):
-                yield group, group.mixer
+            for part in mixer_parts(group.mixer):
+                if isinstance(part, (Attention, LatentAttention)):
+                    yield group, part
+
+    def state_groups(self) -> Iterator[tuple[LayerGroup, StateMixer]]:
+        """Layer groups that keep a state of constant size, beside the mixer that keeps it."""
+        for group in self.layers:
+            for part in mixer_parts(group.mixer):
+                if isinstance(part, STATE_MIXERS):
+                    yield group, part
+
+    @property
+    def reads_other_input(self) -> bool:
+        """Whether some layer attends to another input than the sequence: an encoder's output or a picture."""
+        return any(isinstance(a, Attention) and a.kind == "cross" for _, a in self.attention_groups())
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model emits token after token, so that it can decode."""
+        return self.denoiser is None and self.kind in (*DECODER_KINDS, "enc-dec")
 
     def require_supported(self) -> None:
         """Raise UnsupportedArchitecture, naming what is missing, unless every layer can become cost rows."""
+        if self.denoiser is not None:
+            return
+        if self.kind in ("dit", "unet"):
+            raise UnsupportedArchitecture(self.name, "its blocks are not described well enough: see diffusion")
         if not self.layers:
-            raise UnsupportedArchitecture(self.name, f"a {self.kind} model has no decoder layers to estimate")
+            raise UnsupportedArchitecture(self.name, f"a {self.kind} model has no layers to estimate")
         for group in self.layers:
             if isinstance(group.mixer, OtherMixer):
-                raise UnsupportedArchitecture(self.name, f"layers of kind {group.mixer.name!r} cannot be estimated")
-            if isinstance(group.mixer, Attention) and group.mixer.kind == "cross":
-                raise UnsupportedArchitecture(self.name, "cross-attention layers cannot be estimated")
-            if isinstance(group.mixer, (Attention, LatentAttention)) and group.mixer.indexer is not None:
-                raise UnsupportedArchitecture(self.name, "sparse attention with an indexer cannot be estimated")
-        if self.vocab_size <= 0 or self.kind not in DECODER_KINDS:
-            raise UnsupportedArchitecture(self.name, f"{self.kind} models cannot be estimated: only decoders can")
+                missing = group.mixer.detail.get("missing")
+                raise UnsupportedArchitecture(
+                    self.name,
+                    f"layers of kind {group.mixer.name!r} cannot be estimated"
+                    + (f": {missing} is not known" if missing else ""),
+                )
+        if self.kind == "enc-dec" and self.encoder is None:
+            raise UnsupportedArchitecture(self.name, "an encoder-decoder needs an encoder")
+        if self.vocab_size <= 0 and self.kind != "encoder":
+            raise UnsupportedArchitecture(self.name, "the number of rows of the token embedding is not known")
 
     @property
     def supported(self) -> bool:
@@ -502,5 +540,5 @@ class ModelSpec:
         return True
 
 
-DECODER_KINDS: frozenset[str] = frozenset({"decoder", "moe", "vlm"})
-"""Kinds whose text decoder is a stack of attention and MLP layers; a vlm counts its language model only."""
+DECODER_KINDS: frozenset[str] = frozenset({"decoder", "moe", "vlm", "hybrid", "ssm"})
+"""Kinds that are a stack of layers over one sequence of words; a vlm has a tower beside it."""

@@ -2,37 +2,43 @@
 
 Counted as released checkpoints do: one token embedding, the output head unless it is tied, biases and norm gains where
 the model has them. Multi-token-prediction modules are not part of the model. What is left out: parameters that no
-layer describes; a model that has some is not counted but quoted (`counted` is false).
+layer describes; a model that has some is not counted but quoted (`counted` is false). The formula of each mixer is in
+`mixer_parameters`, that of a denoiser beside its dimensions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.domain import mixer_parameters
+from app.domain.denoiser import denoiser_parameters
 from app.domain.errors import UnsupportedArchitecture
+from app.domain.mixer_parameters import group_mixer_parameters, rwkv_ffn_parameters
 from app.domain.model import (
-    DECODER_KINDS,
     Attention,
     DenseMlp,
     LatentAttention,
     LayerGroup,
+    Mixer,
     Mlp,
     ModelSpec,
     MoeMlp,
     OtherMixer,
-    SparseIndexer,
+    ParallelMixers,
+    RwkvFfn,
+    SelfAndCrossAttention,
+    SharedBlockThenMixer,
 )
-
-STATE_MIXERS = frozenset({"mamba1", "mamba2", "gated_deltanet", "kda", "lightning", "rwkv5", "rwkv7"})
-"""Mixers that keep a state of constant size instead of a cache that grows with the context."""
+from app.domain.units import Grid
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterCount:
     """Parameters by part. `active` is what one token uses: `top_k` of the routed experts and everything else.
 
-    `embedding`, `lm_head`, `attention`, `mlp`, `norms` and `other` add up to `total`; `other` holds the position table,
-    the head's bias and the vision or audio tower (`tower`). Where `counted` is false, the parts are zero and the totals
+    `embedding`, `lm_head`, `attention`, `mlp`, `norms` and `other` add up to `total`; `attention` holds every kind of
+    token mixer; `other` the position table, the head's bias, an encoder's input and pooling, the encoder of an
+    encoder-decoder and the vision or audio tower (`tower`). Where `counted` is false, the parts are zero and the totals
     are the recorded or published ones; `note` says why.
     """
 
@@ -57,48 +63,66 @@ def count_parameters(model: ModelSpec) -> ParameterCount:
     reason = _uncountable(model)
     if reason is not None:
         return _recorded(model, reason)
+    if model.denoiser is not None:
+        parts = denoiser_parameters(model.denoiser)
+        total, attention, mlp = int(parts.total), int(parts.attention), int(parts.mlp)
+        rest = total - attention - mlp
+        return ParameterCount(total, int(parts.active), attention=attention, mlp=mlp, other=rest)
     h = model.hidden_size
     norm = h * (2 if model.norm_has_bias else 1)
     embedding = model.vocab_size * h
-    lm_head = 0 if model.tied_embeddings else embedding
+    lm_head = embedding if has_own_head(model) else 0
     tower = model.tower_params
     attention = mlp = idle = norms = 0
     for group in model.layers:
-        attention += group.count * _mixer_parameters(group, h)
+        attention += int(group_mixer_parameters(group, h))
         mlp += group.count * mlp_parameters(group.mlp, h)
         idle += group.count * _idle_parameters(group.mlp, h)
         norms += group.count * group.norms * norm
     norms += norm if model.final_norm else 0
     other = model.learned_positions * h + (model.vocab_size if model.lm_head_bias else 0) + tower
+    other += int(extra_parameters(model))
+    if model.encoder is not None:
+        other += count_parameters(model.encoder).total
     total = embedding + lm_head + attention + mlp + norms + other
     return ParameterCount(total, total - idle, embedding, lm_head, attention, mlp, norms, other, tower)
 
 
+def has_own_head(model: ModelSpec) -> bool:
+    """Whether a matrix of its own turns hidden states into logits."""
+    return model.generates and not model.tied_embeddings
+
+
+def extra_parameters(model: ModelSpec) -> int:
+    """Parameters of a stack beside its layers, embedding and head, all kept whole by every rank.
+
+    Products of the input, learned tokens, a second table, a norm behind the embedding, attention biases, and what pools
+    an encoder's outputs: one product (BERT), or attention of one learned query with an MLP (SigLIP).
+    """
+    h = model.hidden_size
+    norm = h * (2 if model.norm_has_bias else 1)
+    total = (model.class_tokens + model.token_types) * h + model.relative_positions
+    total += norm if model.embedding_norm else 0
+    for product in model.front:
+        total += product.inputs * product.outputs + (product.outputs if product.bias else 0)
+    if model.pooling == "dense":
+        total += h * h + h
+    elif model.pooling == "attention":
+        total += h + 4 * (h * h + h) + norm + mlp_parameters(model.layers[-1].mlp, h)
+    return total
+
+
 def attention_parameters(mixer: Attention | LatentAttention, hidden: int) -> int:
     """Parameters of one attention layer: projections, biases, query and key norms (F-2.1, F-2.2)."""
-    if isinstance(mixer, LatentAttention):
-        return _latent_parameters(mixer, hidden) + _indexer_parameters(
-            mixer.indexer, mixer.q_lora_rank or hidden, hidden
-        )
-    q, k = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
-    v, o = mixer.kv_heads * mixer.v_head_dim, mixer.heads * mixer.v_head_dim
-    total = hidden * (q + o) + (q if mixer.q_bias else 0) + (hidden if mixer.o_bias else 0)
-    if mixer.own_kv:
-        total += hidden * k + (k if mixer.k_bias else 0)
-        if not mixer.v_from_k:
-            total += hidden * v + (v if mixer.v_bias else 0)
-    if mixer.qk_norm is not None:
-        q_gain, k_gain = (mixer.head_dim, mixer.head_dim) if mixer.qk_norm == "head" else (q, k)
-        total += q_gain + (k_gain if mixer.own_kv else 0)
-    if mixer.sinks:
-        total += mixer.heads
-    return total + _indexer_parameters(mixer.indexer, hidden, hidden)
+    return int(mixer_parameters.attention_parameters(mixer, hidden))
 
 
 def mlp_parameters(mlp: Mlp | None, hidden: int) -> int:
     """Parameters of one MLP, all experts included (F-2.3, F-2.4)."""
     if mlp is None:
         return 0
+    if isinstance(mlp, RwkvFfn):
+        return int(rwkv_ffn_parameters(mlp, hidden))
     if isinstance(mlp, DenseMlp):
         return _two_or_three_matrices(hidden, mlp.intermediate, mlp.gated, mlp.bias)
     routed_width = hidden if mlp.latent_size is None else mlp.latent_size
@@ -126,27 +150,48 @@ def kv_elements_per_token(model: ModelSpec) -> int:
 
 def group_kv_elements(model: ModelSpec, group: LayerGroup) -> int:
     """KV elements that one token adds in one layer of this group. Raises UnsupportedArchitecture."""
-    mixer = group.mixer
-    if mixer is None:
-        return 0
+    if isinstance(group.mixer, OtherMixer):
+        raise UnsupportedArchitecture(model.name, f"the cache of layers of kind {group.mixer.name!r} is not known")
+    return int(mixer_kv_elements(group.mixer))
+
+
+def mixer_kv_elements(mixer: Mixer | None, tp: Grid = 1) -> Grid:
+    """Elements that one token adds to one layer's cache on one rank of a tensor-parallel group (F-5.1).
+
+    A latent is kept whole by every rank. A counted indexer keeps a key of its own, whole on every rank.
+    """
     if isinstance(mixer, LatentAttention):
-        return mixer.cached_elements
-    if isinstance(mixer, Attention):
-        if not mixer.own_kv or mixer.kind in ("cross", "bidirectional"):
-            return 0
-        return mixer.kv_heads * (mixer.head_dim + mixer.v_head_dim)
-    if mixer.name in STATE_MIXERS:
-        return 0
-    if mixer.name.startswith("attention+"):
-        kv_heads, head_dim = mixer.detail.get("kv_heads"), mixer.detail.get("head_dim")
-        if isinstance(kv_heads, int) and isinstance(head_dim, int):
-            return 2 * kv_heads * head_dim
-    raise UnsupportedArchitecture(model.name, f"the cache of layers of kind {mixer.name!r} is not known")
+        return float(mixer.cached_elements) + _index_key(mixer)
+    if isinstance(mixer, ParallelMixers):
+        return mixer_kv_elements(mixer.attention, tp)
+    if isinstance(mixer, SharedBlockThenMixer):
+        return mixer_kv_elements(mixer.block.attention, tp)
+    if isinstance(mixer, SelfAndCrossAttention):
+        return mixer_kv_elements(mixer.own, tp)
+    if isinstance(mixer, Attention) and mixer.own_kv and mixer.kind not in ("cross", "bidirectional"):
+        width = mixer_parameters.kv_heads_of_rank(mixer, tp) * (mixer.head_dim + mixer.v_head_dim)
+        return width + _index_key(mixer)
+    return 0.0
+
+
+def _index_key(mixer: Attention | LatentAttention) -> float:
+    return float(mixer.indexer.head_dim) if mixer.indexer is not None and mixer.indexer.counted else 0.0
+
+
+def state_elements_per_sequence(model: ModelSpec, tp: Grid = 1) -> Grid:
+    """Elements of recurrent and convolution states of one sequence on one rank, over all layers (F-5.1)."""
+    total: Grid = 0.0
+    for group, mixer in model.state_groups():
+        total = total + group.count * (mixer.state_elements + mixer.conv_elements) / tp
+    for group in model.layers:
+        if isinstance(group.mlp, RwkvFfn):
+            total = total + float(group.count * model.hidden_size)
+    return total
 
 
 def _uncountable(model: ModelSpec) -> str | None:
-    if model.kind not in DECODER_KINDS:
-        return f"{model.kind} models are not counted from their layers"
+    if model.denoiser is not None:
+        return None
     if not model.layers:
         return "no layers are described"
     for group in model.layers:
@@ -168,29 +213,6 @@ def _recorded(model: ModelSpec, reason: str) -> ParameterCount:
                 note=f"{reason}; the totals are the {what} ones",
             )
     raise UnsupportedArchitecture(model.name, f"{reason}, and no total is recorded")
-
-
-def _mixer_parameters(group: LayerGroup, hidden: int) -> int:
-    return 0 if not isinstance(group.mixer, (Attention, LatentAttention)) else attention_parameters(group.mixer, hidden)
-
-
-def _latent_parameters(mixer: LatentAttention, hidden: int) -> int:
-    query_width = mixer.heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim)
-    if mixer.q_lora_rank is None:
-        query = hidden * query_width
-    else:
-        query = hidden * mixer.q_lora_rank + mixer.q_lora_rank * query_width + mixer.q_lora_rank
-    latent = hidden * (mixer.kv_lora_rank + mixer.qk_rope_head_dim) + mixer.kv_lora_rank
-    expand = mixer.kv_lora_rank * mixer.heads * (mixer.qk_nope_head_dim + mixer.v_head_dim)
-    return query + latent + expand + mixer.heads * mixer.v_head_dim * hidden
-
-
-def _indexer_parameters(indexer: SparseIndexer | None, query_input: int, hidden: int) -> int:
-    """DeepSeek-V3.2 indexer: query heads from the query latent, one key per token with its LayerNorm, head weights."""
-    if indexer is None or not indexer.counted:
-        return 0
-    query = query_input * indexer.heads * indexer.head_dim
-    return query + hidden * indexer.head_dim + 2 * indexer.head_dim + hidden * indexer.heads
 
 
 def _two_or_three_matrices(hidden: int, width: int, gated: bool, bias: bool) -> int:

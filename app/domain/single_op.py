@@ -36,6 +36,7 @@ def gemm_table(m: int, n: int, k: int, dtype: str, *, batch: int = 1, groups: Se
         weights=float(busy) * k * n * b * batch,
         act_read=float(total_rows) * k * b * batch,
         act_write=float(total_rows) * n * b * batch,
+        groups=float(max(busy, 1) * batch),
         formula="2 m n k; bytes (m k + k n + m n) b",
     )
     return CostTable.of([op], tokens=float(total_rows))

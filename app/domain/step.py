@@ -11,13 +11,39 @@ import numpy as np
 from app.domain.backward import backward_of, recomputed
 from app.domain.blocks.attention import attention_rows, latent_attention_rows
 from app.domain.blocks.context import StepContext
-from app.domain.blocks.ends import embedding_rows, head_rows, norm_rows
+from app.domain.blocks.cross import cross_attention_rows
+from app.domain.blocks.diffusion import transformer_rows, unet_rows
+from app.domain.blocks.ends import embedding_rows, head_rows, norm_rows, pooling_rows
 from app.domain.blocks.mlp import mlp_rows, moe_rows
+from app.domain.blocks.shared import shared_block_rows
+from app.domain.blocks.state_mixers import rwkv_ffn_rows, state_mixer_rows
+from app.domain.blocks.tower import encoder_rows, prediction_rows, tower_rows
 from app.domain.cost import CostTable, Op
+from app.domain.denoiser import UNet
 from app.domain.errors import InvalidInput
+from app.domain.inputs import (
+    check_inputs,
+    input_assumptions,
+    latent_tokens,
+    picture,
+    source_tokens,
+    visual_tokens,
+)
 from app.domain.layout import Layout, layout_of
-from app.domain.memory import StageParameters, optimizer_bytes_per_parameter, stage_parameters
-from app.domain.model import Attention, DenseMlp, LatentAttention, LayerGroup, ModelSpec, MoeMlp
+from app.domain.memory import StageParameters, optimizer_bytes_per_parameter, running_parameters
+from app.domain.model import (
+    STATE_MIXERS,
+    Attention,
+    DenseMlp,
+    LatentAttention,
+    LayerGroup,
+    ModelSpec,
+    MoeMlp,
+    ParallelMixers,
+    RwkvFfn,
+    SelfAndCrossAttention,
+    SharedBlockThenMixer,
+)
 from app.domain.units import Grid
 from app.domain.workload import MAX_TOKENS, Workload
 
@@ -39,19 +65,17 @@ def cost_table(
     Raises UnsupportedArchitecture, or InvalidInput for a layout that does not divide the model or a bad grid.
     """
     model.require_supported()
-    axes = _axes(workload, grid or {})
+    check_inputs(model, workload)
+    axes = _axes(model, workload, grid or {})
     if workload.phase == "train" and np.any(axes["context_len"] > 0):
         raise InvalidInput(("workload", "context_len"), "must be 0 in training: nothing is cached")
     layout = layout_of(model, workload, ranks_per_node, axes.pop("tp"))
     ctx = StepContext(model=model, workload=workload, layout=layout, **axes)
-    layers: list[Op] = []
-    for group in model.layers:
-        layers += _layer_rows(ctx, group)
-    ends_before, ends_after = embedding_rows(ctx), head_rows(ctx)
+    before, layers, after = _forward_rows(ctx)
     layers += _hand_over(ctx)
-    rows = ends_before + layers + ends_after
+    rows = before + layers + after
     if ctx.training:
-        rows += _training_rows(ctx, ends_before, layers, ends_after)
+        rows += _training_rows(ctx, before, layers, after)
     for edit in edits:
         rows = edit(rows, ctx)
     return CostTable.of(
@@ -61,6 +85,29 @@ def cost_table(
         bubble=bubble_share(workload),
         assumptions=_assumptions(model, workload, layout),
     )
+
+
+def _forward_rows(ctx: StepContext) -> tuple[list[Op], list[Op], list[Op]]:
+    """Rows of one forward pass: what comes before the layers, the layers, and what comes after them."""
+    model, workload = ctx.model, ctx.workload
+    if isinstance(model.denoiser, UNet):
+        width, height, _ = picture(model, workload)
+        return [], unet_rows(ctx, model.denoiser, width, height), []
+    if model.denoiser is not None:
+        return [], transformer_rows(ctx, model.denoiser), []
+    layers: list[Op] = []
+    if model.encoder is not None:
+        layers += encoder_rows(ctx, model.encoder, source_tokens(model, workload), _layer_rows)
+    if model.tower is not None:
+        layers += tower_rows(ctx, model.tower, visual_tokens(model, workload), _layer_rows)
+    for group in model.layers:
+        layers += _layer_rows(ctx, group)
+    after = head_rows(ctx) if model.generates else pooling_rows(ctx)
+    if model.prediction is not None and workload.prediction_modules:
+        more, heads = prediction_rows(ctx, model.prediction, workload.prediction_modules, _layer_rows)
+        layers += more
+        after += heads
+    return embedding_rows(ctx), layers, after
 
 
 def bubble_share(workload: Workload) -> float:
@@ -97,7 +144,7 @@ def _hand_over(ctx: StepContext) -> list[Op]:
     ]
 
 
-def _axes(workload: Workload, grid: Mapping[str, Any]) -> dict[str, Grid]:
+def _axes(model: ModelSpec, workload: Workload, grid: Mapping[str, Any]) -> dict[str, Grid]:
     """The numbers that a sweep may vary, as floats: whole numbers up to 2**53 stay exact, and nothing overflows."""
     axes: dict[str, Grid] = {
         "batch": float(workload.batch),
@@ -105,9 +152,13 @@ def _axes(workload: Workload, grid: Mapping[str, Any]) -> dict[str, Grid]:
         "context_len": float(workload.context_len),
         "tp": float(workload.parallel.tp),
     }
+    if model.denoiser is not None:
+        axes["seq_len"] = float(latent_tokens(model, workload))
     for name, values in grid.items():
         if name not in axes:
             raise InvalidInput(("axes", name), f"cannot be swept: use {', '.join(axes)}")
+        if model.denoiser is not None and name in ("seq_len", "context_len"):
+            raise InvalidInput(("axes", name), "a denoiser's tokens follow from width, height and frames")
         axis = np.asarray(values, dtype=np.float64)
         least = 0 if name == "context_len" else 1
         if not np.all((axis >= least) & (axis <= MAX_TOKENS) & (axis == np.floor(axis))):
@@ -118,20 +169,28 @@ def _axes(workload: Workload, grid: Mapping[str, Any]) -> dict[str, Grid]:
 
 def _layer_rows(ctx: StepContext, group: LayerGroup) -> list[Op]:
     count = group.count * ctx.runs
-    residual_norms = [f"{name} norm" for name, part in (("attention", group.mixer), ("mlp", group.mlp)) if part]
+    if isinstance(group.mixer, Attention) and group.mixer.kind == "cross" and not _source(ctx):
+        return []  # without another input the whole layer is skipped
+    halves = [("attention", group.mixer), ("mlp", group.mlp)]
+    if isinstance(group.mixer, SelfAndCrossAttention):
+        halves.insert(1, ("cross-attention", group.mixer))
+    residual_norms = [f"{name} norm" for name, part in halves if part]
     rows: list[Op] = []
-    stages = {"attention norm": "attention", "mlp norm": "moe" if isinstance(group.mlp, MoeMlp) else "mlp"}
+    stages = {
+        "attention norm": "attention",
+        "cross-attention norm": "cross-attention",
+        "mlp norm": "moe" if isinstance(group.mlp, MoeMlp) else "mlp",
+    }
     shared_norm = ctx.model.parallel_block and group.norms == 1
     for name in residual_norms[:1] if shared_norm else residual_norms:
         rows += norm_rows(ctx, name, stages[name], count, residual=True)
     for extra in range(max(group.norms - len(residual_norms), 0)):
         rows += norm_rows(ctx, ("post-attention norm", "post-mlp norm")[extra % 2], "mlp", count, residual=False)
-    if isinstance(group.mixer, Attention):
-        rows += attention_rows(ctx, group.mixer, count)
-    elif isinstance(group.mixer, LatentAttention):
-        rows += latent_attention_rows(ctx, group.mixer, count)
+    rows += _mixer_rows(ctx, group, count)
     if isinstance(group.mlp, DenseMlp):
         rows += mlp_rows(ctx, group.mlp, count)
+    elif isinstance(group.mlp, RwkvFfn):
+        rows += rwkv_ffn_rows(ctx, group.mlp, count)
     elif isinstance(group.mlp, MoeMlp):
         rows += moe_rows(ctx, group.mlp, count)
     if ctx.model.parallel_block and group.mixer is not None and group.mlp is not None:
@@ -139,6 +198,32 @@ def _layer_rows(ctx: StepContext, group: LayerGroup) -> list[Op]:
         first = next(i for i, op in enumerate(rows) if op.kind == "collective")
         del rows[first]
     return rows
+
+
+def _mixer_rows(ctx: StepContext, group: LayerGroup, count: float) -> list[Op]:
+    mixer = group.mixer
+    if isinstance(mixer, Attention):
+        if mixer.kind == "cross":
+            return cross_attention_rows(ctx, mixer, count, _source(ctx))
+        return attention_rows(ctx, mixer, count)
+    if isinstance(mixer, LatentAttention):
+        return latent_attention_rows(ctx, mixer, count)
+    if isinstance(mixer, STATE_MIXERS):
+        return state_mixer_rows(ctx, mixer, count)
+    if isinstance(mixer, ParallelMixers):
+        # the outputs are added, so one all-reduce serves both
+        *attention, _ = attention_rows(ctx, mixer.attention, count)
+        return attention + state_mixer_rows(ctx, mixer.state, count)
+    if isinstance(mixer, SharedBlockThenMixer):
+        return shared_block_rows(ctx, mixer.block, count) + state_mixer_rows(ctx, mixer.mixer, count)
+    if isinstance(mixer, SelfAndCrossAttention):
+        own = attention_rows(ctx, mixer.own, count)
+        return own + cross_attention_rows(ctx, mixer.cross, count, _source(ctx))
+    return []
+
+
+def _source(ctx: StepContext) -> int:
+    return source_tokens(ctx.model, ctx.workload)
 
 
 def _training_rows(ctx: StepContext, before: list[Op], layers: list[Op], after: list[Op]) -> list[Op]:
@@ -151,7 +236,7 @@ def _training_rows(ctx: StepContext, before: list[Op], layers: list[Op], after: 
     rows = [recomputed(op) for op in again]
     for op in (*after, *layers, *before):
         rows += backward_of(op, ctx)
-    parameters = stage_parameters(ctx.model, ctx.layout)
+    parameters = running_parameters(ctx.model, ctx.workload, ctx.layout)
     updated = parameters.sharded(ctx.layout) if workload.parallel.zero_stage >= 1 else parameters.total
     per_parameter = optimizer_bytes_per_parameter(workload.optimizer, workload.dtypes)
     if workload.optimizer != "none":
@@ -202,9 +287,10 @@ def _assumptions(model: ModelSpec, workload: Workload, layout: Layout) -> tuple[
     notes = [
         "Rows are those of one device; attention, norms, activations and sampling are each one fused kernel.",
         "Useful FLOP count causal attention as the visible pairs only.",
+        *input_assumptions(model, workload),
     ]
-    if model.kind == "vlm":
-        notes.append("Only the language model is counted; the vision tower and its tokens are not.")
+    if model.undescribed is not None:
+        notes.append(f"Not counted: {model.undescribed}.")
     if model.is_moe:
         notes.append("Expert weights are read for the expected number of distinct experts that the routing reaches.")
         if workload.routing.kind in ("zipf", "histogram") and p.ep > 1:
@@ -220,6 +306,6 @@ def _assumptions(model: ModelSpec, workload: Workload, layout: Layout) -> tuple[
         notes.append("Tokens are spread evenly over experts; each crosses to a node once and to a rank once.")
     if p.cp > 1 and workload.phase != "decode":
         notes.append("Context parallelism divides causal work evenly (zig-zag placement).")
-    if workload.phase == "train":
+    if workload.phase == "train" and model.generates:
         notes.append("Logits are produced for every position; the loss writes its gradient in one pass.")
     return tuple(notes)

@@ -86,7 +86,10 @@ class KvSettings:
 class Workload:
     """One step of a model: `batch` sequences of `seq_len` new tokens on top of `context_len` cached ones each.
 
-    In decode `seq_len` is 1 (or drafts + 1); in prefill and training it is the sequence.
+    In decode `seq_len` is 1 (or drafts + 1); in prefill and training it is the sequence. What only some models have:
+    `visual_tokens` of a picture or sound among the new tokens of a sequence, `source_len` tokens of an encoder's input,
+    `width` x `height` pixels and `frames` of what a denoiser makes (its tokens replace `seq_len`), and
+    `prediction_modules` that predict further tokens. None takes the model's own default, which the answer states.
     """
 
     phase: Phase = "decode"
@@ -101,6 +104,12 @@ class Workload:
     routing: Routing = field(default_factory=Routing)
     kv: KvSettings = field(default_factory=KvSettings)
     overlap: Overlap = "none"
+    visual_tokens: int | None = None
+    source_len: int | None = None
+    width: int | None = None
+    height: int | None = None
+    frames: int | None = None
+    prediction_modules: int = 0
 
     def __post_init__(self) -> None:
         _one_of("phase", self.phase, get_args(Phase))
@@ -113,6 +122,11 @@ class Workload:
         _count("batch", self.batch, least=1)
         _count("seq_len", self.seq_len, least=1)
         _count("context_len", self.context_len, least=0)
+        _count("prediction_modules", self.prediction_modules, least=0)
+        for name, least in (("visual_tokens", 0), ("source_len", 1), ("width", 1), ("height", 1), ("frames", 1)):
+            value = getattr(self, name)
+            if value is not None:
+                _count(name, value, least)
         for name in ("weights", "activations", "kv", "gradients", "optimizer", "communication"):
             precision(getattr(self.dtypes, name), ("workload", "dtypes", name))
         for name in ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batches", "virtual_stages"):

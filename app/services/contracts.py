@@ -15,6 +15,7 @@ from app.domain import workload as w
 from app.domain.workload import MAX_TOKENS, default_seq_len
 
 Count = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+Pixels = Annotated[int, Field(ge=1, le=1_048_576)]
 Degree = Annotated[int, Field(ge=1, le=1_048_576)]
 PrecisionName = Literal[
     "fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp6", "fp4", "int4", "mxfp8", "mxfp4", "nvfp4"
@@ -95,12 +96,20 @@ class WorkloadBody(Contract):
     routing: RoutingBody = RoutingBody()
     kv: KvBody = KvBody()
     overlap: Literal["none", "stream", "chunk", "tile"] = "none"
+    visual_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    source_len: Count | None = None
+    width: Pixels | None = None
+    height: Pixels | None = None
+    frames: Pixels | None = None
+    prediction_modules: Annotated[int, Field(ge=0, le=64)] = 0
 
     def filled_defaults(self, prefix: str = "") -> Iterator[str]:
         if self.seq_len is None:
             yield f"{prefix}seq_len was not given: {default_seq_len(self.phase)} is assumed."
         training_only = {"recompute", "optimizer"} if self.phase != "train" else set()
-        skipped = {f"{prefix}{name} was not given" for name in (*training_only, "routing", "overlap")}
+        skipped = {
+            f"{prefix}{name} was not given" for name in (*training_only, "routing", "overlap", "prediction_modules")
+        }
         for sentence in super().filled_defaults(prefix):
             if sentence.split(":")[0] not in skipped:
                 yield sentence
@@ -121,6 +130,12 @@ class WorkloadBody(Contract):
             routing=w.Routing(routing.kind, routing.alpha, tuple(routing.tokens_per_expert)),
             kv=w.KvSettings(self.kv.page_tokens, self.kv.shared_prefix_tokens),
             overlap=self.overlap,
+            visual_tokens=self.visual_tokens,
+            source_len=self.source_len,
+            width=self.width,
+            height=self.height,
+            frames=self.frames,
+            prediction_modules=self.prediction_modules,
         )
 
 

@@ -10,17 +10,17 @@ import numpy as np
 
 from app.domain.collectives import COLLECTIVES
 from app.domain.cost import TIERS, CostTable
-from app.domain.errors import MissingFigure
+from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.expected import Expected, expected_time
 from app.domain.hardware import HardwareProfile
-from app.domain.levers.base import Lever, LeverRequest, Params, Scenario, lever_path
+from app.domain.levers.base import Lever, LeverPath, LeverRequest, Params, Scenario, lever_path, refused
 from app.domain.levers.registry import LEVERS
 from app.domain.lower_bound import RESOURCES, Bound, CeilingChoice, Ceilings, ceilings, lower_bound
 from app.domain.memory import MemoryUse, memory_use
 from app.domain.model import ModelSpec
 from app.domain.precision import PRECISIONS
 from app.domain.single_op import attention_table, collective_table, elementwise_table, gemm_table
-from app.domain.step import DEFAULT_RANKS_PER_NODE, cost_table
+from app.domain.step import DEFAULT_RANKS_PER_NODE
 from app.domain.workload import Workload
 from app.services.context import Context
 from app.services.contracts import AttentionBody, BoundRequest, CollectiveBody, GemmBody, OpRequest
@@ -82,8 +82,8 @@ def bound_of(
     Raises InvalidInput, MissingFigure or UnsupportedArchitecture.
     """
     roofs = ceilings(hardware, choice)
-    path = lever_path(LEVERS, model, workload, levers)
-    steps = [_evaluate(hardware, scenario, roofs, assumptions) for scenario in path.scenarios]
+    path = lever_path(LEVERS, model, workload, levers, device=generation_code(hardware))
+    steps = [_step(hardware, path, place, roofs, assumptions) for place in range(len(path.scenarios))]
     ledger = tuple(
         LedgerRow(item.lever, item.params, before, after)
         for item, before, after in zip(path.asked, steps[:-1], steps[1:], strict=True)
@@ -91,12 +91,29 @@ def bound_of(
     return replace(steps[-1], ledger=ledger)
 
 
+def _step(
+    hardware: HardwareProfile, path: LeverPath, place: int, roofs: Ceilings, assumptions: tuple[str, ...]
+) -> BoundEstimate:
+    """One scenario of a path. What only a lever makes impossible is refused at that lever."""
+    scenario = path.scenarios[place]
+    try:
+        return _evaluate(hardware, scenario, roofs, assumptions)
+    except (InvalidInput, MissingFigure) as error:
+        if place:
+            raise refused(path.asked[place - 1], error) from error
+        lacking = next((item for item in path.asked if item.lever.lack is not None), None)
+        if lacking is None:
+            raise
+        _evaluate(hardware, replace(scenario, edits=()), roofs, assumptions)
+        raise refused(lacking, error) from error
+
+
 def _evaluate(
     hardware: HardwareProfile, scenario: Scenario, roofs: Ceilings, assumptions: tuple[str, ...]
 ) -> BoundEstimate:
     model, workload = scenario.model, scenario.workload
     domain = scale_up_domain(hardware)
-    table = cost_table(model, workload, ranks_per_node=domain, edits=scenario.row_edits())
+    table = scenario.table(domain)
     bound = lower_bound(table, roofs, launch_mode=workload.launch_mode)
     notes = [*assumptions, *_roof_notes(roofs, workload), *table.assumptions]
     if hardware.memory_capacity is None:
@@ -174,6 +191,15 @@ def scale_up_domain(hardware: HardwareProfile) -> int:
     return domain if domain is not None and domain > 1 else DEFAULT_RANKS_PER_NODE
 
 
+def generation_code(hardware: HardwareProfile) -> str | None:
+    """The generation as kernels name it (`sm90`, `gfx942`), the vendor where it has no such code, None if unknown."""
+    if hardware.compute_capability is not None:
+        return f"sm{hardware.compute_capability.replace('.', '')}"
+    if hardware.gfx is not None or hardware.vendor == "NVIDIA":
+        return hardware.gfx
+    return hardware.vendor
+
+
 def _roof_notes(roofs: Ceilings, workload: Workload) -> list[str]:
     return [
         note
@@ -217,7 +243,7 @@ def used_roofs(bound: Bound) -> list[dict[str, Any]]:
                     "rate": roofs.links[tier],
                     "unit": "B/s",
                     "basis": roofs.names.get("scale-up bandwidth", "peak") if tier == "scale_up" else "peak",
-                    "figure": f"{tier}.bandwidth_bytes_per_s",
+                    "figure": "pcie_bandwidth_bytes_per_s" if tier == "host" else f"{tier}.bandwidth_bytes_per_s",
                 }
             )
     if roofs.exponentials is not None:
@@ -314,6 +340,7 @@ def ledger_json(row: LedgerRow) -> dict[str, Any]:
     """One lever's row: every figure before, after and saved. Rows telescope: a row starts where the last one ended."""
     before, after = _totals(row.before), _totals(row.after)
     notes = [row.lever.model]
+    per_token = [None if not t["tokens"] else t["bound_s"] / t["tokens"] for t in (before, after)]
     if before["devices"] != after["devices"]:
         notes.append(f"It changes the devices from {before['devices']:,} to {after['devices']:,}.")
     if before["tokens"] != after["tokens"]:
@@ -328,6 +355,8 @@ def ledger_json(row: LedgerRow) -> dict[str, Any]:
         "before_s": before["bound_s"],
         "after_s": after["bound_s"],
         "saved_s": before["bound_s"] - after["bound_s"],
+        "before_s_per_token": per_token[0],
+        "after_s_per_token": per_token[1],
         "saved_serial_s": before["serial_bound_s"] - after["serial_bound_s"],
         "saved_expected_s": before["expected_s"] - after["expected_s"],
         "saved_bytes": before["hbm_bytes"] - after["hbm_bytes"],
@@ -377,7 +406,6 @@ def ops_json(bound: Bound) -> list[dict[str, Any]]:
     rows = []
     for i, op in enumerate(table.ops):
         flop, hbm = float(table["executed"][i]), float(bound.op_hbm_bytes[i])
-        far = float(table.net["scale_out"][i]) > 0
         net = float(bound.op_net_bytes[i])
         rows.append(
             {
@@ -392,7 +420,7 @@ def ops_json(bound: Bound) -> list[dict[str, Any]]:
                 "executed_flop": flop,
                 "hbm_bytes": hbm,
                 "net_bytes": net,
-                "tier": ("scale_out" if far else "scale_up") if net > 0 else None,
+                "tier": _farthest_tier(table, i) if net > 0 else None,
                 "launches": float(table["launches"][i]),
                 "time_s": float(bound.op_time[i]),
                 "binding": binding[i],
@@ -401,6 +429,10 @@ def ops_json(bound: Bound) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _farthest_tier(table: CostTable, row: int) -> str:
+    return next((tier for tier in reversed(TIERS) if float(table.net[tier][row]) > 0), TIERS[0])
 
 
 def model_flop(table: CostTable) -> float:

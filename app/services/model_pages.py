@@ -38,9 +38,9 @@ from app.storage.records import RunFilter, RunSummary
 KIND_LABELS: Final[Mapping[str, str]] = {
     "decoder": "Dense decoder",
     "moe": "Mixture of experts",
-    "vlm": "Vision-language",
-    "hybrid": "Hybrid",
-    "ssm": "State space",
+    "vlm": "Vision-language model",
+    "hybrid": "Hybrid model",
+    "ssm": "State-space model",
     "encoder": "Encoder",
     "enc-dec": "Encoder-decoder",
     "dit": "Diffusion transformer",
@@ -240,6 +240,7 @@ class ModelSheet:
     against: tuple[tuple[str, float, float | None, float | None], ...]
     kv: tuple[KvLine, ...]
     kv_contexts: tuple[int, ...]
+    has_windows: bool
     facts: tuple[tuple[str, str], ...]
     remarks: tuple[str, ...]
     documents: tuple[FigureSource, ...]
@@ -266,6 +267,7 @@ def model_sheet(ctx: Context, entry: ModelEntry) -> ModelSheet:
         against=_against(model, count),
         kv=_kv_lines(model, line.kv_bytes, contexts),
         kv_contexts=contexts,
+        has_windows=any(isinstance(g.mixer, Attention) and g.mixer.window is not None for g in model.layers),
         facts=tuple((term, text) for term, text in _model_facts(model) if text),
         remarks=tuple(str(note) for note in model.record.get("notes", ())),
         documents=tuple(
@@ -316,7 +318,10 @@ def _billions(value: float) -> str:
 def _group_line(model: ModelSpec, group: LayerGroup) -> GroupLine:
     last = group.first_index + group.count - 1
     indices = f"{group.first_index}" if group.count == 1 else f"{group.first_index} to {last}"
-    repeated = sum(1 for other in model.layers if other.first_index == group.first_index) > 1
+    is_interleaved = any(
+        other is not group and other.first_index <= last and group.first_index < other.first_index + other.count
+        for other in model.layers
+    )
     mixer = group.mixer
     attention = mixer if isinstance(mixer, (Attention, LatentAttention)) else None
     try:
@@ -324,7 +329,7 @@ def _group_line(model: ModelSpec, group: LayerGroup) -> GroupLine:
     except UnsupportedArchitecture:
         kv = None
     return GroupLine(
-        layers="interleaved" if repeated else indices,
+        layers=f"interleaved, from {group.first_index}" if is_interleaved else indices,
         count=group.count,
         mixer=mixer_words(mixer),
         mlp=mlp_words(group.mlp),

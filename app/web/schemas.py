@@ -58,7 +58,7 @@ class OpRow(Answer):
     executed_flop: float
     hbm_bytes: float
     net_bytes: float
-    tier: Literal["scale_up", "scale_out"] | None
+    tier: Literal["scale_up", "scale_out", "host"] | None
     launches: float
     time_s: float
     binding: Resource

@@ -216,7 +216,7 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
         if kind == "remove":
             target.pop(last, None)
         elif kind == "replace":
-            target[last] = draw(VALUES)
+            target[last] = copy.deepcopy(draw(VALUES))
         elif kind == "copy":
             target[draw(st.sampled_from(sorted(map(str, draw(st.sampled_from(REAL))))))] = target[last]
         else:

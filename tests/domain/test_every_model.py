@@ -50,8 +50,8 @@ def test_tables_are_finite_and_not_negative(model: ModelSpec) -> None:
             assert np.all(table[column] >= 0), (name, column)
         for tier in TIERS:
             assert np.all(np.isfinite(table.net[tier])), name
-        layers = sum(group.count for group in model.layers if group.mixer is not None)
-        attention = [i for i, op in enumerate(table.ops) if op.kind == "attention" and op.direction == "forward"]
+        layers = sum(group.count for group, _ in model.attention_groups())
+        attention = [i for i, op in enumerate(table.ops) if op.name == "attention" and op.direction == "forward"]
         assert sum(table["count"][i] for i in attention) == layers
         assert float(table.total("flop")) > 0
 
@@ -82,6 +82,13 @@ def test_decode_reads_the_active_parameters(model: ModelSpec) -> None:
     assert products / 2 == pytest.approx(count.active - left_out, rel=5e-3)
     read = sum(table["weights"][i] * table["count"][i] for i, op in enumerate(table.ops) if op.kind == "gemm")
     assert read == pytest.approx(products, rel=1e-9)  # two bytes and two FLOP an element
+
+
+@pytest.mark.parametrize("model", SUPPORTED, ids=by_id)
+def test_what_is_left_out_is_said(model: ModelSpec) -> None:
+    notes = " ".join(cost_table(model, Workload()).assumptions)
+    assert ("tower" in notes) == (model.kind == "vlm" or model.tower_params > 0)
+    assert model.undescribed is None or model.undescribed in notes
 
 
 @pytest.mark.parametrize("model", REFUSED, ids=by_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
@@ -17,6 +17,7 @@ from app.web.hardware_form import FIELDS, read_form, shown_form
 
 CATALOG = load_catalog()
 H100 = "nvidia-h100-sxm"
+UPLOAD = Path(__file__).parents[1] / "fixtures/uploads/vllm-bench-serve/2.json"
 HTMX = {"HX-Request": "true", "HX-Request-Type": "partial"}
 
 
@@ -70,7 +71,7 @@ def rows(page: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def entries() -> Iterator[list[str]]:
+def entries() -> list[str]:
     return [f"/hardware/{id_}" for id_ in CATALOG.hardware] + [f"/models/{id_}" for id_ in CATALOG.models]
 
 
@@ -84,10 +85,10 @@ def test_every_entry_has_a_page_without_holes(client: TestClient, entries: list[
 
 def test_every_figure_of_a_device_shows_its_source(client: TestClient) -> None:
     text = words(client.get(f"/hardware/{H100}").text)
-    assert "bf16 989 TFLOP/s 794 TFLOP/s 80 % of peak 295 secondary" in text
+    assert "bf16 989 TFLOP/s s 794 TFLOP/s s 80 % of peak 295 secondary" in text
     assert "secondary pytorch/torchtitan: utils.py" in text
     # 67 TFLOP/s over 3.35 TB/s
-    assert "fp32 67 TFLOP/s not reported 20 secondary" in text
+    assert "fp32 67 TFLOP/s s not reported 20 secondary" in text
     assert "rest on somebody else's table only (secondary)" in text
 
 
@@ -470,3 +471,17 @@ def test_search_groups_what_it_finds(client: TestClient) -> None:
 def test_search_says_what_to_do(client: TestClient) -> None:
     assert "Type a device, a model" in words(client.get("/search").text)
     assert "Try fewer or shorter words" in words(client.get("/search?q=zzzz").text)
+
+
+def test_runs_are_found_and_listed_on_their_device(client: TestClient) -> None:
+    copied(client, name="Ours")
+    file = UPLOAD.read_bytes()
+    answer = client.post("/api/v1/runs?filename=nightly-zebra.json&hardware=ours&name=Nightly+zebra", content=file)
+    assert answer.status_code in (200, 201), answer.text
+    page = client.get("/search?q=zebra").text
+    assert "<h2>Runs</h2>" in page
+    assert "Nightly zebra" in page
+    device = client.get("/hardware/ours").text
+    assert "Nightly zebra" in device
+    assert "1 run would point at nothing" in words(device)
+    assert client.post("/hardware/ours/delete").status_code == 409

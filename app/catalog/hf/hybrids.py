@@ -167,7 +167,7 @@ def jamba(config: Config) -> Draft:
     count, attention = config.layers(), family.attention(config)
     period = config.integer_or("attn_layer_period", 8, _DEFAULT, high=MAX_LAYERS)
     offset = config.integer_or("attn_layer_offset", 4, _DEFAULT, low=0, high=MAX_LAYERS)
-    linear = _mamba1(config, config.hidden(), "mamba_")
+    linear = {**_mamba1(config, config.hidden(), "mamba_"), "inner_norms": True}
     layers: list[LayerJson] = [
         {**(attention if index % period == offset else {"mixer": "mamba1"}), **mlp}
         for index, mlp in enumerate(family.mlps(config, count))
@@ -257,7 +257,10 @@ def falcon_h1(config: Config) -> Draft:
     mixer = {"mixer": "attention+mamba2 in parallel", "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
     mlp = dense_mlp(family.dense_width(config), bias=family_bias(config))
     draft = _with_states(family.draft(config, [{**mixer, **mlp}] * config.layers()), linear)
-    draft.facts["linear_layers"]["type"] = "mamba2 (beside attention in every layer)"
+    draft.facts["linear_layers"] |= {
+        "type": "mamba2 (beside attention in every layer)",
+        "gated_norm": config.flag_or("mamba_rms_norm", False),
+    }
     return draft
 
 
@@ -324,7 +327,20 @@ def rwkv(config: Config) -> Draft:
     if head_dim:
         heads = -(-hidden // head_dim)
         linear |= {"head_dim": head_dim, "num_heads": heads, "state_elements_per_layer": heads * head_dim * head_dim}
+    if version == "rwkv7":
+        for ours, theirs in _RWKV7_RANKS.items():
+            rank = config.integer(theirs)
+            if rank is not None:
+                linear[ours] = rank
     return _with_states(draft, linear, "ssm")
+
+
+_RWKV7_RANKS = {
+    "decay_rank": "decay_low_rank_dim",
+    "rate_rank": "a_low_rank_dim",
+    "value_rank": "v_low_rank_dim",
+    "gate_rank": "gate_low_rank_dim",
+}
 
 
 def minimax_m1(config: Config) -> Draft:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from app.domain.blocks.context import StepContext
+from app.domain.blocks.sparse import indexer_rows
 from app.domain.cost import Op, elementwise, gemm
 from app.domain.model import Attention, LatentAttention
 from app.domain.units import Grid
@@ -40,7 +41,9 @@ def _chunk_sum(n: Grid, chunk: int) -> Grid:
 
 
 def cached_tokens_read(context_len: Grid, attention: Attention | LatentAttention) -> Grid:
-    """Cached tokens of one sequence that some query of the step must see."""
+    """Cached tokens of one sequence that some query of the step must see; of picked keys, those of one query."""
+    if attention.indexer is not None:
+        return np.minimum(context_len, attention.indexer.top_keys - 1)
     if isinstance(attention, Attention) and attention.window is not None:
         if attention.kind == "chunked":
             return np.remainder(context_len, attention.window)
@@ -52,10 +55,18 @@ def cached_tokens_read(context_len: Grid, attention: Attention | LatentAttention
 def attention_pairs(ctx: StepContext, attention: Attention | LatentAttention) -> Grid:
     """Pairs of the whole batch that one rank works on: context parallelism divides them evenly (zig-zag placement)."""
     window = attention.window if isinstance(attention, Attention) else None
+    if attention.indexer is not None:
+        # a query that sees fewer keys than the indexer picks attends to all of them, like one inside a window
+        window = attention.indexer.top_keys if window is None else min(window, attention.indexer.top_keys)
     chunked = isinstance(attention, Attention) and attention.kind == "chunked"
     causal = not (isinstance(attention, Attention) and attention.kind == "bidirectional")
     pairs = attended_pairs(ctx.seq_len, ctx.context_len, causal=causal, window=window, chunked=chunked)
     return ctx.batch * pairs / ctx.layout.cp
+
+
+def visible_pairs(ctx: StepContext) -> Grid:
+    """Causal pairs of the whole batch that an indexer scores on one rank."""
+    return ctx.batch * attended_pairs(ctx.seq_len, ctx.context_len) / ctx.layout.cp
 
 
 def local_kv_heads(ctx: StepContext, attention: Attention) -> Grid:
@@ -95,7 +106,7 @@ def context_share(
     for heads before and after, and each holds its heads' whole cache.
     """
     layout = ctx.layout
-    cached_tokens = 0.0 if ctx.training else ctx.batch * cached_tokens_read(ctx.context_len, attention)
+    cached_tokens = 0.0 if ctx.cacheless else ctx.batch * cached_tokens_read(ctx.context_len, attention)
     if layout.cp == 1:
         return ContextShare(cached_tokens * kv_width * ctx.kv, 0.0, [])
     group = layout.context_group
@@ -119,8 +130,12 @@ def context_share(
     return ContextShare(cached_tokens * own * kv_width * ctx.kv, foreign * kv_width * ctx.activation, rows)
 
 
-def attention_rows(ctx: StepContext, attention: Attention, count: float) -> list[Op]:
-    """Rows of `count` multi-head attention layers (F-2.1, F-3.2, F-4.4, F-4.5, F-4.7)."""
+def attention_rows(ctx: StepContext, attention: Attention, count: float, input_width: int | None = None) -> list[Op]:
+    """Rows of `count` multi-head attention layers (F-2.1, F-3.2, F-4.4, F-4.5, F-4.7).
+
+    `input_width` is what the query, key and value projections read, the hidden size by default. An output gate is a
+    projection as wide as the queries that scales the heads' outputs.
+    """
     heads = ctx.divide_heads(attention.heads, "num_attention_heads")
     kv_heads = local_kv_heads(ctx, attention) if attention.own_kv else 0.0
     t, h = ctx.tokens, ctx.hidden
@@ -138,8 +153,8 @@ def attention_rows(ctx: StepContext, attention: Attention, count: float) -> list
             "qkv projection",
             "attention",
             m=t,
-            n=q_width + k_width + (0.0 if attention.v_from_k else v_width),
-            k=h,
+            n=q_width * (2 if attention.output_gate else 1) + k_width + (0.0 if attention.v_from_k else v_width),
+            k=h if input_width is None else input_width,
             dtype=ctx.product,
             weight=ctx.weight,
             activation=ctx.activation,
@@ -154,11 +169,11 @@ def attention_rows(ctx: StepContext, attention: Attention, count: float) -> list
             pipe="vector",
             dtype="fp32",
             flop=6.0 * t * (q_width + k_width),
-            act_read=t * (q_width + k_width + (0.0 if ctx.training else v_width)) * ctx.activation,
-            act_write=t * (q_width + (k_width if ctx.training else 0.0)) * ctx.activation,
+            act_read=t * (q_width + k_width + (0.0 if ctx.cacheless else v_width)) * ctx.activation,
+            act_write=t * (q_width + (k_width if ctx.cacheless else 0.0)) * ctx.activation,
             # a rotation is undone without what went into it
             act_backward=(t * (q_width + k_width) * ctx.activation, t * (q_width + k_width) * ctx.activation),
-            kv_write=0.0 if ctx.training else t * kv_width * ctx.kv / (ctx.layout.cp if ctx.decoding else 1),
+            kv_write=0.0 if ctx.cacheless else t * kv_width * ctx.kv / (ctx.layout.cp if ctx.decoding else 1),
             formula="tokens kv_width kv_bytes written to the cache",
         ),
         Op(
@@ -176,6 +191,7 @@ def attention_rows(ctx: StepContext, attention: Attention, count: float) -> list
             formula="2 heads (head_dim + v_head_dim) pairs / tp",
         ),
         *shared.rows,
+        *_output_gate(ctx, attention.output_gate, o_width, count),
         gemm(
             "output projection",
             "attention",
@@ -203,8 +219,27 @@ def attention_rows(ctx: StepContext, attention: Attention, count: float) -> list
                 count=count,
             ),
         )
+    rows += indexer_rows(ctx, attention.indexer, h, visible_pairs(ctx), count)
     rows.append(ctx.all_reduce("attention all-reduce", "attention", count))
     return rows
+
+
+def _output_gate(ctx: StepContext, present: bool, width: Grid, count: float) -> list[Op]:
+    if not present:
+        return []
+    return [
+        elementwise(
+            "output gate",
+            "attention",
+            elements=ctx.tokens * width,
+            reads=2,
+            writes=1,
+            activation=ctx.activation,
+            flop_per_element=4,
+            exponentials=ctx.tokens * width,
+            count=count,
+        )
+    ]
 
 
 def latent_attention_rows(ctx: StepContext, mla: LatentAttention, count: float) -> list[Op]:
@@ -255,8 +290,8 @@ def latent_attention_rows(ctx: StepContext, mla: LatentAttention, count: float) 
             flop=6.0 * t * (heads * mla.qk_rope_head_dim + mla.cached_elements),
             act_read=t * (heads * mla.qk_rope_head_dim + mla.cached_elements) * ctx.activation,
             act_write=t * (heads * mla.qk_rope_head_dim) * ctx.activation
-            + (t * mla.cached_elements * ctx.activation if ctx.training else 0.0),
-            kv_write=0.0 if ctx.training else t * mla.cached_elements * ctx.kv,
+            + (t * mla.cached_elements * ctx.activation if ctx.cacheless else 0.0),
+            kv_write=0.0 if ctx.cacheless else t * mla.cached_elements * ctx.kv,
             formula="tokens (kv_rank + rope) kv_bytes written to the cache",
         )
     )
@@ -293,7 +328,8 @@ def latent_attention_rows(ctx: StepContext, mla: LatentAttention, count: float) 
             product("value absorb", t, mla.v_head_dim, mla.kv_lora_rank, "2 tokens kv_rank v_dim a head", heads)
         )
     else:
-        visible = ctx.batch * (ctx.context_len + ctx.seq_len)  # every rank expands the whole sequence's latents
+        # every rank expands the whole sequence's latents, of picked keys those that one query may see
+        visible = ctx.batch * (cached_tokens_read(ctx.context_len, mla) + ctx.seq_len)
         rows.append(
             replace(
                 product(
@@ -323,6 +359,10 @@ def latent_attention_rows(ctx: StepContext, mla: LatentAttention, count: float) 
             )
         )
     rows += shared.rows
+    if mla.output_gate:
+        rows.append(product("gate projection", t, heads * mla.v_head_dim, h, "2 tokens hidden heads v_dim / tp"))
+        rows += _output_gate(ctx, True, heads * mla.v_head_dim, count)
+    rows += indexer_rows(ctx, mla.indexer, mla.q_lora_rank or h, visible_pairs(ctx), count)
     rows.append(product("output projection", t, h, heads * mla.v_head_dim, "2 tokens heads v_dim hidden / tp"))
     rows.append(ctx.all_reduce("attention all-reduce", "attention", count))
     return rows

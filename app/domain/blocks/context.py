@@ -62,6 +62,11 @@ class StepContext:
         return self.workload.phase == "train"
 
     @property
+    def cacheless(self) -> bool:
+        """Whether nothing is read from or kept in a cache: in training, and in a stack that sees its input once."""
+        return self.training or not self.model.generates
+
+    @property
     def micro_batches(self) -> int:
         return self.workload.parallel.micro_batches
 

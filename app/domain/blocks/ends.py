@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from app.domain.blocks.context import StepContext
 from app.domain.cost import Op, elementwise, gemm
+from app.domain.model import DenseMlp
 from app.domain.units import Grid
 
 
@@ -31,19 +32,78 @@ def norm_rows(
 
 
 def embedding_rows(ctx: StepContext) -> list[Op]:
-    """Gather of one table row a token (F-4.9)."""
+    """Gather of one table row a token (F-4.9), or the products that make tokens of patches or sound; and a norm."""
     t, h = ctx.tokens, ctx.hidden
-    return [
-        Op(
-            "embedding",
-            "embedding",
-            "gather",
-            count=ctx.runs,
-            weights=t * h * ctx.weight,
-            act_write=t * h * ctx.activation,
-            formula="tokens hidden gathered",
+    rows: list[Op] = []
+    if ctx.model.vocab_size:
+        rows.append(
+            Op(
+                "embedding",
+                "embedding",
+                "gather",
+                count=ctx.runs,
+                weights=t * h * ctx.weight,
+                act_write=t * h * ctx.activation,
+                formula="tokens hidden gathered",
+            )
         )
-    ]
+    for product in ctx.model.front:
+        rows.append(
+            gemm(
+                product.name,
+                "embedding",
+                m=t * product.per_token,
+                n=product.outputs,
+                k=product.inputs,
+                dtype=ctx.product,
+                weight=ctx.weight,
+                activation=ctx.activation,
+                count=ctx.runs,
+                formula=f"2 tokens {product.inputs} {product.outputs}"
+                + (f" {product.per_token}" if product.per_token > 1 else ""),
+            )
+        )
+    if ctx.model.embedding_norm:
+        rows += norm_rows(ctx, "embedding norm", "embedding", ctx.runs, residual=False)
+    return rows
+
+
+def pooling_rows(ctx: StepContext) -> list[Op]:
+    """What follows an encoder's last layer: a norm over all tokens, and where it pools, one vector a sequence."""
+    count = ctx.runs
+    rows: list[Op] = []
+    if ctx.model.final_norm:
+        rows += norm_rows(ctx, "final norm", "head", count, residual=True)
+    h = ctx.hidden
+
+    def product(name: str, m: Grid, n: Grid, k: Grid, formula: str) -> Op:
+        return gemm(
+            name,
+            "head",
+            m=m,
+            n=n,
+            k=k,
+            dtype=ctx.product,
+            weight=ctx.weight,
+            activation=ctx.activation,
+            count=count,
+            formula=formula,
+        )
+
+    if ctx.model.pooling == "dense":
+        rows.append(product("pooler", ctx.batch, h, h, "2 sequences hidden hidden"))
+    elif ctx.model.pooling == "attention":
+        rows += [
+            product("pooling key and value", ctx.tokens, 2 * h, h, "2 tokens hidden 2 hidden"),
+            product("pooling output", ctx.batch, h, h, "2 sequences hidden hidden"),
+        ]
+        mlp = ctx.model.layers[-1].mlp
+        if isinstance(mlp, DenseMlp):
+            rows += [
+                product("pooling mlp up", ctx.batch, mlp.intermediate, h, "2 sequences hidden intermediate"),
+                product("pooling mlp down", ctx.batch, h, mlp.intermediate, "2 sequences intermediate hidden"),
+            ]
+    return rows
 
 
 def logit_tokens(ctx: StepContext) -> Grid:

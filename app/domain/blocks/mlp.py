@@ -53,6 +53,7 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
             act_read=copies * k * ctx.activation,
             act_write=copies * n * ctx.activation,
             skew=skew,
+            groups=touched,
             formula=formula,
         )
 

@@ -108,7 +108,7 @@ def _recurrence(
     """The recurrence itself: `reads` and `writes` elements a token, the state in the precision of the cache."""
     t = ctx.tokens
     useful, executed = chunked_flop(key_dim, value_dim, delta=delta)
-    decode = ctx.workload.phase == "decode"
+    decode = ctx.decoding
     state = ctx.batch * heads * key_dim * value_dim * ctx.kv
     rule = "6" if delta else "4"
     return Op(
@@ -122,7 +122,7 @@ def _recurrence(
         executed=None if decode else executed * t * heads,
         exponentials=t * heads,
         kv_read=_earlier(ctx, state),
-        kv_write=0.0 if ctx.training else state,
+        kv_write=0.0 if ctx.cacheless else state,
         act_read=t * reads * ctx.activation,
         act_write=t * writes * ctx.activation,
         formula=f"{rule} tokens heads key_dim value_dim / tp"
@@ -132,9 +132,9 @@ def _recurrence(
 
 def _earlier(ctx: StepContext, size: Grid) -> Grid:
     """Bytes of a state read at the start of the step: none where nothing came before."""
-    if ctx.training:
+    if ctx.cacheless:
         return 0.0
-    if ctx.workload.phase == "decode":
+    if ctx.decoding:
         return size
     before = np.asarray(ctx.context_len) > 0
     return size * (before.astype(np.float64) if np.ndim(before) else float(before))
@@ -155,7 +155,7 @@ def _convolution(ctx: StepContext, channels: Grid, width: int, count: float) -> 
         count=count,
         formula=f"{width} taps a channel",
     )
-    if ctx.training:
+    if ctx.cacheless:
         return row
     kept = ctx.batch * channels * (width - 1) * ctx.kv
     new = ctx.batch * channels * np.minimum(ctx.seq_len, width - 1) * ctx.kv
@@ -168,7 +168,7 @@ def _shift(ctx: StepContext, stage: str, count: float, *, writes: int) -> Op:
         "token shift", stage, elements=ctx.tokens * ctx.hidden, reads=1, writes=writes, activation=ctx.activation,
         flop_per_element=3.0 * writes, count=count,
     )  # fmt: skip
-    if ctx.training:
+    if ctx.cacheless:
         return row
     last = ctx.batch * ctx.hidden * ctx.kv
     return replace(row, kv_read=_earlier(ctx, last), kv_write=last)
@@ -216,7 +216,7 @@ def _mamba1(ctx: StepContext, m: Mamba1, count: float) -> list[Op]:
         flop=SCAN_FLOP * t * inner * m.state,
         exponentials=t * inner * (m.state + 2.0),
         kv_read=_earlier(ctx, state),
-        kv_write=0.0 if ctx.training else state,
+        kv_write=0.0 if ctx.cacheless else state,
         act_read=t * (3 * inner + 2 * m.state) * ctx.activation,
         act_write=t * inner * ctx.activation,
         formula="9 tokens channels state / tp; reads x, step, gate and both maps, writes y; state on chip",

@@ -3,7 +3,8 @@
 A scenario is a question (model and workload) with edits of its cost table and of its memory. Levers are of two kinds. A
 *change* turns a scenario into another one: narrower weights, more recomputation, another layout. An *ideal* lever is
 something that the bound takes for granted, such as fused attention: applying it shows what it is worth, so the baseline
-of a ledger that lists it is the same scenario *without* it.
+of a ledger that lists it is the same scenario *without* it. A technique may be both: several kernels under one name, of
+which the bound has some.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from app.domain.blocks.context import StepContext
-from app.domain.cost import Op
-from app.domain.errors import InvalidInput
+from app.domain.cost import CostTable, Op
+from app.domain.errors import DomainError, InvalidInput
 from app.domain.memory import MemoryEdit
 from app.domain.model import ModelSpec
+from app.domain.step import cost_table
 from app.domain.workload import Workload
 
 Book: TypeAlias = Literal["kernel", "communication", "runtime", "algorithmic"]
@@ -26,26 +28,41 @@ RowEdit: TypeAlias = Callable[[list[Op], StepContext], list[Op]]
 """Rows of a step to other rows. Backward rows are there already: a row's `base` name is its forward name."""
 
 
+TableEdit: TypeAlias = Callable[[CostTable], CostTable]
+"""What belongs to no row: tokens that a step emits, and the wait for the pipeline."""
+
+
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A change of rows or of memory, under the id of the lever that made it or that it lacks."""
+    """A change of rows, memory or the table, under the id of the lever that made it or that it lacks."""
 
     lever: str
     rows: RowEdit | None = None
     memory: MemoryEdit | None = None
+    table: TableEdit | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A question with its edits, applied in order. `applied` are the levers it has."""
+    """A question with its edits, applied in order. `applied` are the levers it has.
+
+    `device` is the generation where it is known (`sm90`, `gfx942`), for levers that need certain hardware.
+    """
 
     model: ModelSpec
     workload: Workload
     edits: tuple[Edit, ...] = ()
     applied: tuple[str, ...] = ()
+    device: str | None = None
 
-    def row_edits(self) -> tuple[RowEdit, ...]:
-        return tuple(edit.rows for edit in self.edits if edit.rows is not None)
+    def table(self, ranks_per_node: int) -> CostTable:
+        """The rows of a step after the edits. Raises what `cost_table` raises."""
+        edits = tuple(edit.rows for edit in self.edits if edit.rows is not None)
+        table = cost_table(self.model, self.workload, ranks_per_node=ranks_per_node, edits=edits)
+        for edit in self.edits:
+            if edit.table is not None:
+                table = edit.table(table)
+        return table
 
     def edited_memory(self, objects: Mapping[str, float], workload: Workload) -> Mapping[str, float]:
         """Resident bytes after the edits. `workload` is this scenario's own, or the same with another batch."""
@@ -86,8 +103,9 @@ class Param:
 class Lever:
     """A technique that can be applied to an estimate.
 
-    `objection` says why it makes no sense for a scenario, or None. Exactly one of `change` (a scenario to the next one)
-    and `lack` (the edit that an implementation without it shows) is given. `model` says how it is modelled.
+    `objection` says why it makes no sense for a scenario, or None. `change` turns a scenario into the next one, `lack` is
+    the edit that an implementation without it shows; a lever has one of them or both. A `lack` only ever adds: the bound
+    stays one. `model` says how it is modelled. `members` are the levers that this one is made of.
     """
 
     id: str
@@ -100,10 +118,12 @@ class Lever:
     memory_lever: MemoryLever | None = None
     params: tuple[Param, ...] = ()
     excludes: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
 
     @property
     def ideal(self) -> bool:
-        return self.lack is not None
+        """Whether the bound has it already, so that applying it ends at the plain bound."""
+        return self.lack is not None and self.change is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +153,12 @@ class LeverRequest:
 
 
 def lever_path(
-    registry: Mapping[str, Lever], model: ModelSpec, workload: Workload, requests: Sequence[LeverRequest]
+    registry: Mapping[str, Lever],
+    model: ModelSpec,
+    workload: Workload,
+    requests: Sequence[LeverRequest],
+    *,
+    device: str | None = None,
 ) -> LeverPath:
     """Check the requests and build the scenarios. Raises InvalidInput at `levers`, with the reason.
 
@@ -142,21 +167,30 @@ def lever_path(
     """
     asked = tuple(_asked(registry, request, place) for place, request in enumerate(requests))
     _refuse_clashes(asked)
-    start = Scenario(model, workload)
+    start = plain = Scenario(model, workload, device=device)
     for item in asked:
         if item.lever.lack is not None:
-            _check(item, start)
-            start = start.with_edit(item.lever.lack(start, item.params))
+            _check(item, plain)
+            start = start.with_edit(item.lever.lack(plain, item.params))
     scenarios = [start]
     for item in asked:
         now = scenarios[-1]
+        if item.lever.lack is not None:
+            now = now.without(item.lever.id)
         if item.lever.change is not None:
             _check(item, now)
-            now = item.lever.change(now, item.params)
-        else:
-            now = now.without(item.lever.id)
+            try:
+                now = item.lever.change(now, item.params)
+            except InvalidInput as error:
+                raise refused(item, error) from error
         scenarios.append(replace(now, applied=(*now.applied, item.lever.id)))
     return LeverPath(asked, tuple(scenarios))
+
+
+def refused(item: Asked, error: DomainError) -> InvalidInput:
+    """An error that a lever brought about, at the lever's place."""
+    reason = error.reason if isinstance(error, InvalidInput) else str(error)
+    return InvalidInput(("levers", item.place), f"{item.lever.id}: {reason}")
 
 
 def _asked(registry: Mapping[str, Lever], request: LeverRequest, place: int) -> Asked:

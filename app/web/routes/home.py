@@ -7,13 +7,20 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from app.services import compare, runs
+from app.services.context import Context
+from app.services.runs import RunListItem, RunQuery
 from app.services.what_if import choices
-from app.web import rendering
+from app.web import formatting, rendering
 from app.web.deps import Ctx
 from app.web.forms import lab_form
 from app.web.routes.explore import answered, option_groups, result_context
 
 router = APIRouter(include_in_schema=False)
+
+RECENT_READ = 24
+RECENT_FILES = 5
+RECENT_COMPARISONS = 4
 
 
 @router.get("/")
@@ -35,5 +42,40 @@ def home(request: Request, ctx: Ctx) -> HTMLResponse:
     context |= {
         "hardware_options": option_groups(options.hardware),
         "model_options": option_groups(options.models),
+        **recent(ctx),
     }
     return rendering.page(request, "home.html", context, status)
+
+
+def recent(ctx: Context) -> dict[str, Any]:
+    """The newest files' runs with their distance from the bound, and the newest comparisons."""
+    found = runs.list_runs(ctx, RunQuery(), limit=RECENT_READ)
+    of_file: dict[str, list[RunListItem]] = {}
+    for item in found.items:
+        of_file.setdefault(item.run.upload_id, []).append(item)
+    files = list(of_file.values())
+    frozen = compare.list_comparisons(ctx, limit=RECENT_COMPARISONS)
+    return {
+        # A file of a sweep is one line: its many runs would push everything else out.
+        "recent_runs": [_line(file, file is files[-1] and found.next is not None) for file in files[:RECENT_FILES]],
+        "run_count": found.total,
+        "recent_comparisons": frozen.items,
+        "comparison_count": frozen.total,
+    }
+
+
+def _line(file: list[RunListItem], is_cut: bool) -> dict[str, Any]:
+    """The newest run of a file, and how many more the file holds (0 where that is not known: `is_cut`)."""
+    newest = file[0]
+    run = newest.run
+    return {
+        "id": run.id,
+        "name": run.name,
+        "is_example": run.is_example,
+        "model": newest.model_name or run.model_hint or "model not linked",
+        "hardware": newest.hardware_name or run.hardware_hint or "device not linked",
+        "linked": newest.hardware_name is not None and newest.model_name is not None,
+        "of_bound": newest.of_bound,
+        "step": "" if newest.measured is None else f"{newest.what}, {formatting.quantity(newest.measured, 's')}",
+        "others": 0 if is_cut else len(file) - 1,
+    }

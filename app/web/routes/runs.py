@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -249,9 +249,10 @@ def _redirect(request: Request, url: str) -> Response:
 
 
 @router.post("/runs/examples/remove")
-def remove_example_runs(request: Request, ctx: Ctx) -> Response:
+def remove_example_runs(request: Request, ctx: Ctx, back: Literal["/", "/runs"] = "/runs") -> Response:
+    """`back` names the page that the button stood on."""
     remove_examples(ctx)
-    return _redirect(request, "/runs")
+    return _redirect(request, back)
 
 
 # ---- one run --------------------------------------------------------------------------------------------------------

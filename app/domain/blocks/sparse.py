@@ -1,0 +1,64 @@
+"""The indexer of sparse attention: it scores every visible key with a few small heads and keeps the best ones."""
+
+from __future__ import annotations
+
+from app.domain.blocks.context import StepContext
+from app.domain.cost import Op, gemm
+from app.domain.model import SparseIndexer
+from app.domain.units import Bytes, Grid
+
+INDEX_KEY_BYTES: Bytes = 1 + 4 / 128
+"""Bytes of an element of a cached index key at most: 8 bits and a 32-bit scale for each 128 (DeepSeek-V3.2)."""
+
+
+def index_key_bytes(kv: Bytes) -> Bytes:
+    """Bytes of an element of a cached index key, for a cache of `kv` bytes an element."""
+    return min(kv, INDEX_KEY_BYTES)
+
+
+def indexer_rows(
+    ctx: StepContext, indexer: SparseIndexer | None, query_input: int, pairs: Grid, count: float
+) -> list[Op]:
+    """Rows of `count` indexers: queries, keys and head weights, then scores over `pairs` visible (query, key) pairs.
+
+    2 heads head_dim FLOP a pair, and one weighted sum over the heads. The indexer is whole on every rank. Scores are
+    not written out: picking the best keys is fused with scoring.
+    """
+    if indexer is None or not indexer.counted:
+        return []
+    t = ctx.tokens
+    width, key = indexer.heads * indexer.head_dim, indexer.head_dim
+    size = index_key_bytes(ctx.kv)
+
+    def product(name: str, n: int, k: int, formula: str) -> Op:
+        return gemm(
+            name,
+            "indexer",
+            m=t,
+            n=n,
+            k=k,
+            dtype=ctx.product,
+            weight=ctx.weight,
+            activation=ctx.activation,
+            count=count,
+            formula=formula,
+        )
+
+    return [
+        product("index query", width, query_input, "2 tokens query_rank index_heads index_dim"),
+        product("index key and head weights", key + indexer.heads, ctx.hidden, "2 tokens hidden (index_dim + heads)"),
+        Op(
+            "index scores",
+            "indexer",
+            "attention",
+            count=count,
+            pipe="tensor",
+            dtype=ctx.product,
+            flop=2.0 * indexer.heads * (key + 1) * pairs,
+            kv_read=0.0 if ctx.cacheless else ctx.batch * ctx.context_len * key * size,
+            kv_write=0.0 if ctx.cacheless else t * key * size,
+            act_read=t * (width + key + indexer.heads) * ctx.activation,
+            act_write=t * indexer.top_keys * 4.0,
+            formula="2 index_heads (index_dim + 1) visible pairs; top keys written as indices",
+        ),
+    ]

@@ -1,0 +1,45 @@
+"""Which techniques can be applied to a question, and why the others cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.domain.hardware import HardwareProfile
+from app.domain.levers.base import Lever, Scenario
+from app.domain.levers.registry import LEVERS
+from app.domain.model import ModelSpec
+from app.domain.workload import Workload
+from app.services.estimate import generation_code
+
+
+def applicable(model: ModelSpec, workload: Workload, hardware: HardwareProfile | None = None) -> list[dict[str, Any]]:
+    """Every lever in the order of the registry, with the reason why it makes no sense here, or None.
+
+    Without `hardware` nothing is refused for the device's generation.
+    """
+    scenario = Scenario(model, workload, device=None if hardware is None else generation_code(hardware))
+    return [{**lever_json(lever), "reason": lever.objection(scenario)} for lever in LEVERS.values()]
+
+
+def lever_json(lever: Lever) -> dict[str, Any]:
+    """What a lever is, for pages and for the technique library."""
+    return {
+        "id": lever.id,
+        "title": lever.title,
+        "book_as": lever.book_as,
+        "memory_lever": lever.memory_lever,
+        "model": lever.model,
+        "ideal": lever.ideal,
+        "params": [
+            {
+                "name": param.name,
+                "default": param.default,
+                "least": param.least,
+                "most": param.most,
+                "meaning": param.meaning,
+                "whole": param.whole,
+            }
+            for param in lever.params
+        ],
+        "excludes": list(lever.excludes),
+    }
