@@ -47,6 +47,11 @@ def bound_of_measurement(row: Measurement, catalog: Catalog) -> Bound:
     return lower_bound(table, roofs, launch_mode=workload.launch_mode)
 
 
+def workload_of(row: Measurement) -> Workload | None:
+    """The workload of a step or of a stack of layers; None for a kernel or a layer by itself."""
+    return _workload(row.question["step"]) if "step" in row.question else None
+
+
 def _layer_table(question: Mapping[str, Any]) -> CostTable:
     """The kernels of one feed-forward layer of experts, or of one latent attention, by themselves."""
     experts_over = question.get("ep", 1)
@@ -93,13 +98,20 @@ def _step_table(hardware: HardwareProfile, question: Mapping[str, Any], catalog:
     if "layers" in question:
         (group,) = model.layers
         model = replace(model, layers=(replace(group, count=question["layers"]),))
-    step = dict(question["step"])
-    workload = Workload(
-        **(step | {"dtypes": Dtypes(**step.get("dtypes", {})), "parallel": Parallel(**step.get("parallel", {}))})
-    )
+    workload = _workload(question["step"])
     domain = hardware.scale_up.domain_size if hardware.scale_up is not None else None
     per_node = domain if domain is not None and domain > 1 else DEFAULT_RANKS_PER_NODE
     return cost_table(model, workload, ranks_per_node=per_node), workload
+
+
+def _workload(step: Mapping[str, Any]) -> Workload:
+    return Workload(
+        **{
+            **step,
+            "dtypes": Dtypes(**step.get("dtypes", {})),
+            "parallel": Parallel(**step.get("parallel", {})),
+        }
+    )
 
 
 def _stack(dims: Mapping[str, Any]) -> ModelSpec:

@@ -1,0 +1,357 @@
+"""Fitted efficiencies: what kernels and whole steps take beyond their bounds, by kind, precision and device family.
+
+Every kernel follows one form with few parameters, after how kernels behave rather than after single rows:
+
+    t = floor + ((C^3 + M^3)^(1/3)) + N
+    C = F / (compute P u^wave) (1 + depth / L) + X / (exponent P_X)     products and exponentials
+    M = B / (memory BW)                                                  bytes
+    N = W / (link BW_net) + sqrt(W ramp) / (link BW_net)                 bytes on a link
+
+`floor` is the least time of one kernel (launch, prologue, first bytes, or the latency of a collective), `u` the share of
+the last wave of tiles that is busy (F-11.3), `L` the length of the inner loop (the inner dimension of a product, the
+keys of a query) with `depth` its prologue. A power mean joins products and bytes: near the ridge both cost.
+A whole step is the sum of its kernels times a residual factor; a step issued by the host one kernel at a time also
+waits for the host.
+
+Parameters come from a file that a tool writes; this module evaluates them. Where no measurement speaks about a device
+family or a precision, the parent class does (all families together), with a spread that was found by leaving families
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from app.domain.cost import Array, CostTable, Op
+from app.domain.lower_bound import Bound
+from app.domain.precision import PRECISIONS
+from app.domain.units import Seconds
+from app.domain.workload import Workload
+
+PARAMETERS: tuple[str, ...] = (
+    "floor",
+    "compute",
+    "memory",
+    "exponent",
+    "wave",
+    "depth",
+    "link",
+    "ramp",
+)
+"""Parameters of a kernel fit, in the order of an evaluated column. Seconds, shares of a roof, powers, elements, bytes."""
+
+NEUTRAL: Mapping[str, float] = {
+    "floor": 0.0,
+    "compute": 1.0,
+    "memory": 1.0,
+    "exponent": 1.0,
+    "wave": 0.0,
+    "depth": 0.0,
+    "link": 1.0,
+    "ramp": 0.0,
+}
+
+STEP_PARAMETERS: tuple[str, ...] = ("factor", "host")
+"""`factor` over the sum of a step's kernels, `host` seconds that the host takes to issue what a row stands for."""
+
+TILE = 128
+"""Rows and columns of the tile that wave quantisation is counted with: the usual one of 16-bit products."""
+
+SPLIT_DEPTH = 1024
+"""Inner elements that a product needs before its inner dimension is split over idle units."""
+
+UNKNOWN_UNITS = 100
+"""Compute units taken where a profile states none; wave quantisation is then a rough guess."""
+
+EXPONENT_RATIO = 256.0
+"""16-bit FLOP for one exponential, where a profile has no special-function rate: that of Hopper (4096 to 16 a clock)."""
+
+HIDDEN_EXCHANGE = 0.7
+"""Share of a data-parallel exchange that runs behind the backward pass. Judgement from two-rank measurements: 0.62 to
+0.85 of an all-reduce beside products is hidden."""
+
+WIDENING = 1.15
+"""Factor on both ends of a range for each step up to a parent class (judgement), beside the parent's own spread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Parameters of one class. `low` and `high` are the tenth and ninetieth percentile of measured over forecast."""
+
+    key: str
+    parameters: Mapping[str, float]
+    rows: int
+    sources: tuple[str, ...]
+    low: float
+    high: float
+    judged: bool = False
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Fits by class. A key is `kind/precision/family`; shorter keys are the parents of longer ones."""
+
+    kernels: Mapping[str, Fit]
+    steps: Mapping[str, Fit]
+    date: str
+    note: str = ""
+    _found: dict[tuple[str, bool], tuple[Fit, int]] = field(default_factory=dict, repr=False, compare=False)
+
+    def kernel(self, key: str) -> tuple[Fit, int]:
+        """The nearest fit of a kernel class, and how many steps up it lies."""
+        return self._nearest(key, False)
+
+    def step(self, key: str) -> tuple[Fit, int]:
+        """The nearest fit of a step class, and how many steps up it lies."""
+        return self._nearest(key, True)
+
+    def _nearest(self, key: str, step: bool) -> tuple[Fit, int]:
+        found = self._found.get((key, step))
+        if found is None:
+            fits = self.steps if step else self.kernels
+            parts = key.split("/")
+            found = (JUDGED_STEP if step else JUDGED_KERNEL, len(parts))
+            for up in range(len(parts)):
+                fit = fits.get("/".join(parts[: len(parts) - up]))
+                if fit is not None:
+                    found = (fit, up)
+                    break
+            self._found[(key, step)] = found
+        return found
+
+
+JUDGED_KERNEL = Fit(
+    "any kernel",
+    {"floor": 2e-6, "compute": 0.6, "memory": 0.8, "exponent": 0.6, "wave": 0.5, "depth": 64.0, "link": 0.7, "ramp": 0},
+    0,
+    (),
+    0.6,
+    1.8,
+    judged=True,
+)
+JUDGED_STEP = Fit("any step", {"factor": 1.15, "host": 20e-6}, 0, (), 0.6, 2.0, judged=True)
+"""Taken where no class has a measurement: judgement from published spreads."""
+
+PRECISION_CLASSES: Mapping[str, str] = {
+    "fp64": "32bit",
+    "fp32": "32bit",
+    "tf32": "tf32",
+    "bf16": "16bit",
+    "fp16": "16bit",
+    "fp8": "fp8",
+    "mxfp8": "fp8",
+    "int8": "int8",
+    "fp6": "fp8",
+    "fp4": "4bit",
+    "int4": "4bit",
+    "mxfp4": "4bit",
+    "nvfp4": "4bit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFeatures:
+    """What a fit is evaluated on, one value an operation: seconds at full rate, and shapes.
+
+    `products`, `exponentials`, `bytes` and `wire` are seconds of one execution at the roofs; `utilisation` the busy
+    share of the last wave, `length` the inner loop's elements, `launches` kernels, `link_bytes` what `ramp` is held
+    against.
+    """
+
+    keys: tuple[str, ...]
+    products: Array
+    exponentials: Array
+    bytes: Array
+    wire: Array
+    link_rate: Array
+    utilisation: Array
+    length: Array
+    launches: Array
+
+
+def kernel_features(bound: Bound) -> KernelFeatures:
+    """Features of each row of a single question's table, on the roofs of its bound."""
+    table, roofs = bound.table, bound.ceilings
+    ops = table.ops
+    size = len(ops)
+    kinds = [_kind(op) for op in ops]
+    item = np.array([PRECISIONS[op.dtype].element_bytes if op.dtype else 1.0 for op in ops])
+    flop, executed = table["flop"], table["executed"]
+    read, written = table["act_read"], table["act_write"]
+    exponentials = table["exponentials"]
+    gemm = np.array([kind == "gemm" for kind in kinds])
+    attention = np.array([kind in ("attention", "attention backward") for kind in kinds])
+    utilisation = np.ones(size)
+    length = np.full(size, np.inf)
+    units = float(roofs.units or UNKNOWN_UNITS)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if gemm.any():
+            groups = np.maximum(table["groups"], 1.0)
+            m, n, k = _product_shape(executed, read, written, item, groups)
+            utilisation = np.where(gemm, _busy_share(m, n, k, groups, units), utilisation)
+            length = np.where(gemm, k, length)
+        if attention.any():
+            backward = np.array([kind == "attention backward" for kind in kinds])
+            # FLOP for one exponential: twice the sum of key and value dimensions, and twice that backward
+            width = np.maximum(flop / np.maximum(exponentials, 1.0) / np.where(backward, 8.0, 4.0), 1.0)
+            # backward rows read q, k, v, o and the output's gradient, and write as much as q, k and v
+            outputs = np.where(backward, np.maximum(read - written, 0.0) / 2.0, written)
+            queries = outputs / (item * width)
+            length = np.where(attention, exponentials / np.maximum(queries, 1.0), length)
+            tiles = np.ceil(queries / TILE)
+            utilisation = np.where(attention, tiles / (np.ceil(tiles / units) * units), utilisation)
+        decode = attention & _decodes(read + table["kv_read"], written, flop)
+    length = np.where(np.isfinite(length) & (length > 0), length, np.inf)
+    utilisation = np.where(np.isfinite(utilisation) & (utilisation > 0), utilisation, 1.0)
+    utilisation = np.where(decode, 1.0, utilisation)
+    length = np.where(decode, np.inf, length)
+    keys = tuple(
+        _key("attention decode" if decode[i] else _grouped(kinds[i], float(table["groups"][i])), op.dtype, roofs.family)
+        for i, op in enumerate(ops)
+    )
+    rate = roofs.exponentials or roofs.flop.get("bf16", roofs.flop.get("fp16", 0.0)) / EXPONENT_RATIO
+    per_flop = np.array([1.0 / roofs.flop_rate(op.dtype) if op.pipe == "tensor" else 0.0 for op in ops])
+    return KernelFeatures(
+        keys=keys,
+        products=executed * per_flop,
+        exponentials=np.where(attention, exponentials / rate, 0.0) if rate else np.zeros(size),
+        bytes=bound.op_hbm,
+        wire=bound.op_net,
+        link_rate=np.where(bound.op_net > 0, bound.op_net_bytes / np.where(bound.op_net > 0, bound.op_net, 1.0), 1.0),
+        utilisation=utilisation,
+        length=length,
+        launches=table["launches"],
+    )
+
+
+def kernel_seconds(features: KernelFeatures, parameters: Array) -> Array:
+    """Seconds of one execution of each row. `parameters` has one column a row of PARAMETERS."""
+    floor, compute, memory, exponent, wave, depth, link, ramp = parameters
+    products = features.products / (compute * features.utilisation**wave) * (1.0 + depth / features.length)
+    products = products + features.exponentials / exponent
+    moved = features.bytes / memory
+    busy = np.cbrt(products**3 + moved**3)
+    wire = features.wire / link
+    wire = wire + np.sqrt(wire * ramp / (link * features.link_rate))
+    return np.asarray(floor * features.launches + busy + wire)
+
+
+def parameters_of(calibration: Calibration, keys: tuple[str, ...]) -> tuple[Array, list[tuple[Fit, int]]]:
+    """Parameter columns for rows of these classes, and the fits they came from."""
+    fits = [calibration.kernel(key) for key in keys]
+    columns = [_column_of(tuple(fit.parameters.get(name, NEUTRAL[name]) for name in PARAMETERS)) for fit, _ in fits]
+    return np.array(columns).T if columns else np.zeros((len(PARAMETERS), 0)), fits
+
+
+@lru_cache(maxsize=1024)
+def _column_of(values: tuple[float, ...]) -> tuple[float, ...]:
+    return values
+
+
+def _kind(op: Op) -> str:
+    if op.kind == "attention":
+        return "attention backward" if op.direction == "backward" else "attention"
+    if op.kind == "scan":
+        return "scan"
+    if op.kind in ("gemm", "collective"):
+        return op.kind
+    return "elementwise"
+
+
+def _grouped(kind: str, groups: float) -> str:
+    return "gemm grouped" if kind == "gemm" and groups > 1.5 else kind
+
+
+def _key(kind: str, dtype: str, family: str) -> str:
+    if kind in ("elementwise", "collective"):
+        return f"{kind}/any/{family}"
+    return f"{kind}/{PRECISION_CLASSES.get(dtype, '16bit')}/{family}"
+
+
+def _product_shape(flop: Array, read: Array, written: Array, item: Array, groups: Array) -> tuple[Array, Array, Array]:
+    """m, n and k of each of a row's products, from its FLOP and bytes: mnk, mk and mn say all three.
+
+    A weight gradient writes no activations: its two equal sides follow from what it reads, and m is its inner dimension.
+    """
+    n = flop * item / (2.0 * read)
+    k = flop * item / (2.0 * written)
+    m = flop / (2.0 * n * k * groups)
+    side = flop * item / read  # twice n k / (n + k), where both sides are alike
+    inner = flop / (2.0 * side * side * groups)
+    gradient = written <= 0
+    return np.where(gradient, side, m), np.where(gradient, side, n), np.where(gradient, inner, k)
+
+
+def _busy_share(m: Array, n: Array, k: Array, groups: Array, units: float) -> Array:
+    """Useful share of the tiles and waves of a product (F-11.3); a deep one is split over idle units."""
+    rows = np.ceil(np.maximum(m, 1.0) / TILE)
+    columns = np.ceil(np.maximum(n, 1.0) / TILE)
+    tiles = rows * columns * groups
+    splits = np.clip(np.floor(k / SPLIT_DEPTH), 1.0, np.maximum(np.floor(units / tiles), 1.0))
+    waves = np.ceil(tiles * splits / units)
+    padded = m * n / (rows * columns * TILE * TILE)
+    return np.asarray(np.minimum(tiles * splits / (waves * units), 1.0) * padded)
+
+
+def _decodes(read: Array, written: Array, flop: Array) -> Array:
+    """Whether an attention row is one of few queries over many keys: little is written, and the work is not products."""
+    return np.asarray((written * 8.0 < read) & (flop < 400.0 * read))
+
+
+def step_class(table: CostTable, workload: Workload, family: str) -> str:
+    """Class of a whole step: phase, precision of its products and weights, experts, device family."""
+    weights = "native"
+    for op in table.ops:
+        if op.kind == "gemm" and op.direction == "forward":
+            stored, product = workload.dtypes.bytes_of("weights"), PRECISIONS[op.dtype].element_bytes
+            if workload.phase == "train":
+                weights = PRECISION_CLASSES[op.dtype]
+            elif stored < 0.9 * product:
+                weights = "dequantised"
+            break
+    experts = "experts" if any(op.stage == "moe" for op in table.ops) else "dense"
+    return f"{workload.phase}/{experts}/{weights}/{family}"
+
+
+def step_seconds(
+    bound: Bound, calibration: Calibration, workload: Workload | None
+) -> tuple[Seconds, list[tuple[Fit, int]], tuple[Fit, int] | None, Array]:
+    """Forecast of a single question: its seconds, the kernel fits of its rows, the step's fit, and seconds a row.
+
+    Without a workload the table is an operation by itself: no residual factor, no host.
+    """
+    table = bound.table
+    features = kernel_features(bound)
+    parameters, fits = parameters_of(calibration, features.keys)
+    each = kernel_seconds(features, parameters)
+    each = np.maximum(each, bound.op_time) * table["effort"]
+    wire = np.asarray(bound.op_net > 0)
+    each = np.where(wire, each * (1.0 - table["hidden"]), each)
+    seconds = each * table["count"]
+    if workload is None:
+        return float(seconds.sum()) + float(bound.terms["imbalance"]), fits, None, seconds
+    step_fit = calibration.step(step_class(table, workload, bound.ceilings.family))
+    return combine(bound, seconds, step_fit[0], workload.launch_mode), fits, step_fit, seconds
+
+
+def combine(bound: Bound, seconds: Array, fit: Fit, launch_mode: str) -> Seconds:
+    """A step's time from those of its rows: exchanges of gradients partly hidden, waiting, residual factor and host."""
+    table = bound.table
+    exchanged = np.array([op.stage == "data parallel" for op in table.ops])
+    exchange = float(seconds[exchanged].sum())
+    work = float(seconds.sum()) - exchange
+    shown = max(exchange - work, 0.0) + (1.0 - HIDDEN_EXCHANGE) * min(exchange, work)
+    waiting = float(bound.terms["imbalance"])
+    if table.bubble:
+        waiting += table.bubble * float((seconds * table.pipelined).sum())
+    else:
+        waiting += float(bound.terms["sync"])
+    total = fit.parameters["factor"] * (work + shown + waiting)
+    if launch_mode == "eager":
+        issued = float(table.total("launches")) * fit.parameters.get("host", JUDGED_STEP.parameters["host"])
+        total = float(np.cbrt(total**3 + issued**3))
+    return total
