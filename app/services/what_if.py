@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from app.domain.errors import InvalidInput
+from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.levers.base import Lever, Scenario
 from app.domain.levers.registry import LEVERS
 from app.domain.lower_bound import ceilings
@@ -19,7 +19,7 @@ from app.domain.thresholds import Threshold, thresholds
 from app.domain.workload import PRESETS, default_seq_len
 from app.services.context import Context
 from app.services.contracts import BoundRequest
-from app.services.estimate import BoundEstimate, estimate_bound, known_precisions, scale_up_domain
+from app.services.estimate import BoundEstimate, estimate_bound, known_precisions, preferred_precision, scale_up_domain
 from app.services.references import own_names, resolve_hardware, resolve_model
 
 DEFAULT_HARDWARE = "nvidia-h100-sxm"
@@ -42,6 +42,12 @@ class WhatIf:
     seq: int = 4096
     context: int = 2048
     drafts: int = 0
+    visual_tokens: int = 0
+    source_len: int = 0
+    width: int = 0
+    height: int = 0
+    frames: int = 0
+    prediction_modules: int = 0
     weights: str = "bf16"
     activations: str = "bf16"
     kv: str = "bf16"
@@ -72,12 +78,12 @@ class WhatIf:
         plain = asdict(WhatIf())
         return {name: str(values[name]) for name in plain if values[name] != plain[name]}
 
-    def request(self) -> BoundRequest:
+    def request(self, model: ModelSpec) -> BoundRequest:
         """The same question as a body of `POST /estimates/bound`."""
-        return BoundRequest.model_validate(self.body())
+        return BoundRequest.model_validate(self.body(model))
 
-    def body(self) -> dict[str, Any]:
-        """The body in plain values; controls that a phase does not use are left out of it."""
+    def body(self, model: ModelSpec) -> dict[str, Any]:
+        """The body in plain values; controls that the phase or the model does not use are left out of it."""
         train = self.phase == "train"
         degrees = ("tp", "pp", "dp", "cp", "ep", "etp")
         parallel: dict[str, Any] = {name: getattr(self, name) for name in degrees}
@@ -91,7 +97,7 @@ class WhatIf:
             "phase": self.phase,
             "batch": self.batch,
             "seq_len": 1 + self.drafts if self.phase == "decode" else self.seq,
-            "context_len": 0 if train else self.context,
+            "context_len": 0 if train or not model.generates else self.context,
             "dtypes": {
                 "weights": self.weights,
                 "activations": self.activations,
@@ -108,6 +114,7 @@ class WhatIf:
                 parallel |= {"virtual_stages": self.virtual_stages, "schedule": self.schedule}
             workload |= {"recompute": self.recompute, "optimizer": self.optimizer}
         workload["parallel"] = parallel
+        workload |= {name: getattr(self, name) for name in inputs_of(model) if getattr(self, name)}
         if self.routing != "balanced":
             workload["routing"] = {"kind": self.routing} | ({"alpha": self.alpha} if self.routing == "zipf" else {})
         body: dict[str, Any] = {
@@ -135,6 +142,78 @@ class WhatIf:
             name: self.query(**_fitting({renamed.get(key, key): value for key, value in preset.items()}))
             for name, preset in PRESETS.items()
         }
+
+
+def state_of(request: BoundRequest, model: ModelSpec) -> WhatIf | None:
+    """The lab's state that asks a request's question, or None where the lab's controls cannot hold it."""
+    if not isinstance(request.hardware, str) or not isinstance(request.model, str):
+        return None
+    w, plain = request.workload, WhatIf()
+    decode, p = w.phase == "decode", w.parallel
+    state = WhatIf(
+        hardware=request.hardware,
+        model=request.model,
+        phase=w.phase,
+        batch=w.batch,
+        seq=plain.seq if decode or w.seq_len is None else w.seq_len,
+        context=plain.context if w.phase == "train" else w.context_len,
+        drafts=(w.seq_len or 1) - 1 if decode else 0,
+        weights=w.dtypes.weights,
+        activations=w.dtypes.activations,
+        kv=w.dtypes.kv,
+        tp=p.tp,
+        pp=p.pp,
+        dp=p.dp,
+        cp=p.cp,
+        ep=p.ep,
+        etp=p.etp,
+        sp=int(p.sequence_parallel),
+        micro_batches=p.micro_batches,
+        virtual_stages=p.virtual_stages,
+        schedule=p.schedule,
+        context_exchange=p.context_exchange,
+        routing=w.routing.kind,
+        alpha=w.routing.alpha,
+        zero=p.zero_stage,
+        recompute=w.recompute,
+        optimizer=w.optimizer,
+        launch=w.launch_mode,
+        ceilings=request.ceilings,
+    ).with_levers([(item, {}) if isinstance(item, str) else (item.id, item.params) for item in request.levers])
+    inputs: dict[str, Any] = {name: getattr(w, name) or 0 for name in inputs_of(model)}
+    state = replace(state, **inputs)
+    return state if _asked(state.request(model)) == _asked(request) else None
+
+
+def _asked(request: BoundRequest) -> dict[str, Any]:
+    """A request with its defaults filled in, and without what does not change the answer in its phase."""
+    body = request.model_dump(mode="json")
+    workload = body["workload"]
+    if workload["seq_len"] is None:
+        workload["seq_len"] = default_seq_len(workload["phase"])
+    body["levers"] = [{"id": item, "params": {}} if isinstance(item, str) else item for item in body["levers"]]
+    if workload["phase"] != "train":
+        for name in ("recompute", "optimizer"):
+            workload.pop(name)
+        for name in ("gradients", "optimizer"):
+            workload["dtypes"].pop(name)
+    if all(workload["parallel"][name] == 1 for name in ("tp", "pp", "dp", "cp", "ep")):
+        workload["dtypes"].pop("communication")
+    return body
+
+
+def inputs_of(model: ModelSpec) -> tuple[str, ...]:
+    """The lab's fields that only some models have a use for, of those that this one has; 0 leaves each to the model."""
+    names: list[str] = []
+    if model.encoder is not None:
+        names.append("source_len")
+    if model.tower is not None or (model.reads_other_input and model.encoder is None):
+        names.append("visual_tokens")
+    if model.denoiser is not None:
+        names += ["width", "height"] + (["frames"] if model.denoiser.latent.temporal else [])
+    if model.prediction is not None:
+        names.append("prediction_modules")
+    return tuple(names)
 
 
 _LEVER = re.compile(r"([a-z0-9][a-z0-9.-]{0,79})(?:\(([^()]*)\))?")
@@ -187,6 +266,12 @@ FIELD_OF_LOC: Mapping[tuple[str, ...], str] = {
     ("workload", "seq_len"): "seq",
     ("workload", "context_len"): "context",
     ("workload", "launch_mode"): "launch",
+    ("workload", "visual_tokens"): "visual_tokens",
+    ("workload", "source_len"): "source_len",
+    ("workload", "width"): "width",
+    ("workload", "height"): "height",
+    ("workload", "frames"): "frames",
+    ("workload", "prediction_modules"): "prediction_modules",
     ("workload", "recompute"): "recompute",
     ("workload", "optimizer"): "optimizer",
     ("workload", "dtypes", "weights"): "weights",
@@ -220,19 +305,37 @@ class WhatIfAnswer:
     headline: str
     details: tuple[str, ...] = ()
     request: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
 
 
 def answer(ctx: Context, state: WhatIf) -> WhatIfAnswer:
     """Evaluate a state of the lab. Errors are those of `estimate_bound`."""
-    request = state.request()
-    estimate = estimate_bound(ctx, request)
+    model = resolve_model(ctx, state.model)[0]
+    estimate = estimate_bound(ctx, state.request(model))
     return WhatIfAnswer(
         state=state,
         estimate=estimate,
         headline=headline(estimate),
         details=details(estimate),
-        request=state.body(),
+        request=state.body(model),
+        inputs=inputs_of(model),
     )
+
+
+def opening(ctx: Context, state: WhatIf) -> WhatIf:
+    """The state's device and model with a first question that suits both.
+
+    A model that emits no tokens gets one forward pass instead of a decode step; a device without bf16 its own 16-bit
+    format, or fp32. What cannot be found is left for the answer to refuse.
+    """
+    try:
+        hardware, model = resolve_hardware(ctx, state.hardware)[0], resolve_model(ctx, state.model)[0]
+        precision = preferred_precision(hardware)
+    except (InvalidInput, MissingFigure):
+        return state
+    if not model.generates:
+        state = replace(state, phase="prefill", batch=1)
+    return replace(state, weights=precision, activations=precision, kv=precision)
 
 
 _RESOURCE_WORDS = {
@@ -250,6 +353,8 @@ def headline(estimate: BoundEstimate) -> str:
     bound = estimate.bound
     phase = {"decode": "Decode", "prefill": "Prefill", "train": "Training"}[estimate.workload.phase]
     unit = "step" if estimate.workload.phase != "prefill" else "prompt batch"
+    if estimate.workload.phase == "prefill" and not estimate.model.generates:
+        phase, unit = ("Denoising", "step") if estimate.model.denoiser else ("A forward pass", "batch")
     first = f"{phase} is bound by {_RESOURCE_WORDS[bound.binding]}: {_time(float(bound.overlapped))} a {unit} at least"
     if not estimate.runs:
         over = estimate.memory.peak - (estimate.memory.capacity or 0.0)
@@ -320,7 +425,7 @@ def lever_choices(ctx: Context, state: WhatIf) -> tuple[LeverChoice, ...]:
     """Every lever, with why it makes no sense for this state's model and workload (before any other lever)."""
     try:
         model = resolve_model(ctx, state.model)[0]
-        workload = state.request().workload.to_domain()
+        workload = state.request(model).workload.to_domain()
     except (InvalidInput, ValidationError):
         return ()
     scenario = Scenario(model, workload)
@@ -339,9 +444,9 @@ def other_title(id_: str) -> str:
 
 def what_would_have_to_be_true(ctx: Context, state: WhatIf) -> tuple[Threshold, ...]:
     """Where another resource takes over (F-1.2, F-4.12), by sweeps through the estimate's own table."""
-    request = state.request()
+    model, _ = resolve_model(ctx, state.model)
+    request = state.request(model)
     hardware, _ = resolve_hardware(ctx, request.hardware)
-    model, _ = resolve_model(ctx, request.model)
     roofs = ceilings(hardware, request.ceilings)
     return thresholds(model, request.workload.to_domain(), roofs, scale_up_domain(hardware))
 

@@ -8,12 +8,13 @@ from typing import Any, Final
 from fastapi import Request, Response
 from pydantic import ValidationError
 
+from app.catalog.codec import model_from_json
 from app.charts.comparison import comparison_bars, static_bars
 from app.domain.errors import InvalidInput
 from app.services import compare
 from app.services.context import Context
 from app.services.contracts import BoundRequest
-from app.services.what_if import WhatIf
+from app.services.what_if import state_of
 from app.storage.records import StoredComparison
 from app.web import formatting, rendering
 
@@ -132,55 +133,13 @@ def differences_table(snapshot: Mapping[str, Any]) -> dict[str, Any]:
 
 def explore_address(item: Mapping[str, Any]) -> str:
     """The lab's address of a frozen estimate; empty where the lab cannot hold the question as it was asked."""
-    request = item["estimate"]["request"]
-    if not isinstance(request["hardware"], str) or not isinstance(request["model"], str):
-        return ""
-    w = request["workload"]
-    decode = w["phase"] == "decode"
-    state = WhatIf(
-        hardware=request["hardware"],
-        model=request["model"],
-        phase=w["phase"],
-        batch=w["batch"],
-        seq=(WhatIf().seq if decode else w["seq_len"] or WhatIf().seq),
-        context=w["context_len"] if w["phase"] != "train" else WhatIf().context,
-        drafts=(w["seq_len"] or 1) - 1 if decode else 0,
-        weights=w["dtypes"]["weights"],
-        activations=w["dtypes"]["activations"],
-        kv=w["dtypes"]["kv"],
-        tp=w["parallel"]["tp"],
-        dp=w["parallel"]["dp"],
-        micro_batches=w["parallel"]["micro_batches"],
-        zero=w["parallel"]["zero_stage"],
-        recompute=w["recompute"],
-        optimizer=w["optimizer"],
-        launch=w["launch_mode"],
-        ceilings=request["ceilings"],
-    )
     try:
-        frozen = BoundRequest.model_validate(request)
-        same = _asked(state.request()) == _asked(frozen)
-    except (ValidationError, InvalidInput):
+        request = BoundRequest.model_validate(item["estimate"]["request"])
+        model = model_from_json(item["model"]["architecture"]).model
+        state = state_of(request, model)
+    except (ValidationError, InvalidInput, TypeError):
         return ""
-    return rendering.query("/explore", **state.query()) if same else ""
-
-
-def _asked(request: BoundRequest) -> dict[str, Any]:
-    """A request with its defaults filled in, and without what does not change the answer in its phase."""
-    body = request.model_dump(mode="json")
-    workload = body["workload"]
-    if workload["phase"] == "decode" and workload["seq_len"] is None:
-        workload["seq_len"] = 1
-    if workload["phase"] != "decode" and workload["seq_len"] is None:
-        workload["seq_len"] = WhatIf().seq
-    if workload["phase"] != "train":
-        for name in ("recompute", "optimizer"):
-            workload.pop(name)
-        for name in ("gradients", "optimizer"):
-            workload["dtypes"].pop(name)
-    if workload["parallel"]["tp"] == 1:
-        workload["dtypes"].pop("communication")
-    return body
+    return "" if state is None else rendering.query("/explore", **state.query())
 
 
 # ---- exports --------------------------------------------------------------------------------------------------------

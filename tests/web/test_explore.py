@@ -142,3 +142,27 @@ def test_a_step_that_does_not_fit_prints_no_throughput(client: TestClient) -> No
 def test_links_have_a_roofline_of_their_own(client: TestClient) -> None:
     assert "lab-links" not in client.get("/explore").text
     assert "lab-links" in client.get("/explore?tp=8").text
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "control"),
+    [
+        ("flux.1-dev", "Denoising is bound", "f-width"),
+        ("bert-base", "A forward pass is bound", ""),
+        ("whisper-large-v3", "Prefill is bound", "f-source-len"),
+        ("mamba2-2.7b", "Prefill is bound", ""),
+        ("qwen3-vl-8b", "Prefill is bound", "f-visual-tokens"),
+        ("deepseek-v3", "Prefill is bound", "f-prediction-modules"),
+    ],
+)
+def test_every_kind_of_model_has_its_controls(client: TestClient, model: str, words: str, control: str) -> None:
+    page = client.get(f"/explore?phase=prefill&batch=1&model={model}&visual_tokens=64&width=1024&height=1024")
+    assert page.status_code == 200
+    assert words in text_of(page.text)
+    assert 'id="f-width"' not in page.text or control == "f-width"
+    assert not control or f'id="{control}"' in page.text
+
+
+def test_the_landing_page_opens_with_a_question_that_suits_model_and_device(client: TestClient) -> None:
+    assert "Denoising is bound" in text_of(client.get("/?model=sdxl-base").text)
+    assert client.get("/?hardware=nvidia-v100-sxm2-32gb").status_code == 200

@@ -23,12 +23,14 @@ from app.domain.levers.registry import LEVERS
 from app.domain.precision import PRECISIONS
 from app.services.context import Context
 from app.services.estimate import BoundEstimate, bound_json, ledger_json
+from app.services.references import resolve_model
 from app.services.what_if import (
     FIELDS,
     WhatIf,
     WhatIfAnswer,
     answer,
     choices,
+    inputs_of,
     lever_choices,
     what_would_have_to_be_true,
 )
@@ -41,6 +43,9 @@ router = APIRouter(include_in_schema=False)
 SHOWN_FIELDS = tuple(name for name in FIELDS if name != "beside")
 """Controls with a place for their message."""
 
+MODEL_INPUTS = ("visual_tokens", "source_len", "width", "height", "frames", "prediction_modules")
+"""Controls that are shown only for models that have a use for them."""
+
 
 @router.get("/explore")
 def explore(request: Request, ctx: Ctx) -> HTMLResponse:
@@ -51,6 +56,8 @@ def explore(request: Request, ctx: Ctx) -> HTMLResponse:
     context: dict[str, Any] = {
         "form": form,
         "fields": SHOWN_FIELDS,
+        "model_inputs": MODEL_INPUTS,
+        "inputs": shown_inputs(ctx, form.state),
         "partial": partial,
         "answer": found,
         "title": lab_title(found),
@@ -91,6 +98,14 @@ def explore_thresholds(request: Request, ctx: Ctx) -> HTMLResponse:
     return rendering.page(
         request, "explore_thresholds.html", context, 422 if context["problem"] else 200, part="explore_thresholds.html"
     )
+
+
+def shown_inputs(ctx: Context, state: WhatIf) -> tuple[str, ...]:
+    """The controls of MODEL_INPUTS that the chosen model has a use for."""
+    try:
+        return inputs_of(resolve_model(ctx, state.model)[0])
+    except InvalidInput:
+        return ()
 
 
 def lever_context(ctx: Context, form: LabForm) -> dict[str, Any]:

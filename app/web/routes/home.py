@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -10,7 +11,7 @@ from fastapi.responses import HTMLResponse
 from app.services import compare, runs
 from app.services.context import Context
 from app.services.runs import RunListItem, RunQuery
-from app.services.what_if import choices
+from app.services.what_if import choices, opening
 from app.web import formatting, rendering
 from app.web.deps import Ctx
 from app.web.forms import lab_form
@@ -25,9 +26,10 @@ RECENT_COMPARISONS = 4
 
 @router.get("/")
 def home(request: Request, ctx: Ctx) -> HTMLResponse:
-    """Hardware and model come from the address; everything else is the lab's default question."""
+    """Hardware and model come from the address; everything else is the lab's default question for the two."""
     asked = {name: request.query_params[name] for name in ("hardware", "model") if name in request.query_params}
-    form, found = answered(ctx, lab_form(asked))
+    typed = lab_form(asked)
+    form, found = answered(ctx, replace(typed, state=opening(ctx, typed.state)))
     context: dict[str, Any] = {
         "form": form,
         "answer": found,
