@@ -51,7 +51,8 @@ ACTIVE: dict[str, tuple[str, ...]] = {
     "gemm grouped": ("floor", "compute", "memory", "wave", "depth"),
     "attention": ("floor", "compute", "memory", "exponent", "depth"),
     "attention backward": ("floor", "compute", "memory", "exponent", "depth"),
-    "attention decode": ("floor", "compute", "memory"),
+    "attention decode": ("floor", "memory"),
+    "attention latent": ("floor", "compute", "memory"),
     "elementwise": ("floor", "memory"),
     "collective": ("floor", "link", "ramp"),
 }
@@ -225,7 +226,7 @@ def fit_kernels(all_cases: Sequence[Case]) -> dict[str, dict[str, float]]:
     return fits
 
 
-ORDER = ("elementwise", "collective", "gemm", "attention", "attention backward", "attention decode", "gemm grouped")
+ORDER = ("elementwise", "collective", "gemm", "attention", "attention backward", "attention decode", "attention latent", "gemm grouped")
 
 
 def last_kind(case: Case) -> str:

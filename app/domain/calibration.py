@@ -64,6 +64,10 @@ TILE = 128
 SPLIT_DEPTH = 1024
 """Inner elements that a product needs before its inner dimension is split over idle units."""
 
+DECODE_INTENSITY = 400.0
+LATENT_INTENSITY = 64.0
+"""FLOP for a byte read up to which attention of few queries is a decode, and from which all heads share what is read."""
+
 UNKNOWN_UNITS = 100
 """Compute units taken where a profile states none; wave quantisation is then a rough guess."""
 
@@ -180,7 +184,7 @@ def kernel_features(bound: Bound) -> KernelFeatures:
     size = len(ops)
     kinds = [_kind(op) for op in ops]
     item = np.array([PRECISIONS[op.dtype].element_bytes if op.dtype else 1.0 for op in ops])
-    flop, executed = table["flop"], table["executed"]
+    executed = table["executed"]
     read, written = table["act_read"], table["act_write"]
     exponentials = table["exponentials"]
     gemm = np.array([kind == "gemm" for kind in kinds])
@@ -188,6 +192,7 @@ def kernel_features(bound: Bound) -> KernelFeatures:
     utilisation = np.ones(size)
     length = np.full(size, np.inf)
     units = float(roofs.units or UNKNOWN_UNITS)
+    decode = latent = np.zeros(size, dtype=bool)
     with np.errstate(divide="ignore", invalid="ignore"):
         if gemm.any():
             groups = np.maximum(table["groups"], 1.0)
@@ -196,21 +201,23 @@ def kernel_features(bound: Bound) -> KernelFeatures:
             length = np.where(gemm, k, length)
         if attention.any():
             backward = np.array([kind == "attention backward" for kind in kinds])
-            # FLOP for one exponential: twice the sum of key and value dimensions, and twice that backward
-            width = np.maximum(flop / np.maximum(exponentials, 1.0) / np.where(backward, 8.0, 4.0), 1.0)
+            # FLOP for one exponential: twice the sum of key and value dimensions, 2.5 times that backward
+            width = np.maximum(executed / np.maximum(exponentials, 1.0) / np.where(backward, 10.0, 4.0), 1.0)
             # backward rows read q, k, v, o and the output's gradient, and write as much as q, k and v
             outputs = np.where(backward, np.maximum(read - written, 0.0) / 2.0, written)
             queries = outputs / (item * width)
             length = np.where(attention, exponentials / np.maximum(queries, 1.0), length)
             tiles = np.ceil(queries / TILE)
             utilisation = np.where(attention, tiles / (np.ceil(tiles / units) * units), utilisation)
-        decode = attention & _decodes(read + table["kv_read"], written, flop)
+            seen = read + table["kv_read"]
+            decode = ~backward & attention & (written * 8.0 < seen) & (executed < DECODE_INTENSITY * seen)
+            latent = decode & (executed > LATENT_INTENSITY * seen)
     length = np.where(np.isfinite(length) & (length > 0), length, np.inf)
     utilisation = np.where(np.isfinite(utilisation) & (utilisation > 0), utilisation, 1.0)
     utilisation = np.where(decode, 1.0, utilisation)
     length = np.where(decode, np.inf, length)
     keys = tuple(
-        _key("attention decode" if decode[i] else _grouped(kinds[i], float(table["groups"][i])), op.dtype, roofs.family)
+        _key(_special(kinds[i], decode[i], latent[i], table["groups"][i]), op.dtype, roofs.family)
         for i, op in enumerate(ops)
     )
     rate = roofs.exponentials or roofs.flop.get("bf16", roofs.flop.get("fp16", 0.0)) / EXPONENT_RATIO
@@ -262,7 +269,12 @@ def _kind(op: Op) -> str:
     return "elementwise"
 
 
-def _grouped(kind: str, groups: float) -> str:
+def _special(kind: str, decode: bool, latent: bool, groups: float) -> str:
+    """The kind of a row where its shape makes another kernel of it."""
+    if latent:
+        return "attention latent"
+    if decode:
+        return "attention decode"
     return "gemm grouped" if kind == "gemm" and groups > 1.5 else kind
 
 
@@ -297,11 +309,6 @@ def _busy_share(m: Array, n: Array, k: Array, groups: Array, units: float) -> Ar
     return np.asarray(np.minimum(tiles * splits / (waves * units), 1.0) * padded)
 
 
-def _decodes(read: Array, written: Array, flop: Array) -> Array:
-    """Whether an attention row is one of few queries over many keys: little is written, and the work is not products."""
-    return np.asarray((written * 8.0 < read) & (flop < 400.0 * read))
-
-
 def step_class(table: CostTable, workload: Workload, family: str) -> str:
     """Class of a whole step: phase, precision of its products and weights, experts, device family."""
     weights = "native"
@@ -313,6 +320,8 @@ def step_class(table: CostTable, workload: Workload, family: str) -> str:
             elif stored < 0.9 * product:
                 weights = "dequantised"
             break
+    if workload.phase != "train" and workload.parallel.pp > 1:
+        weights += " over stages"
     experts = "experts" if any(op.stage == "moe" for op in table.ops) else "dense"
     return f"{workload.phase}/{experts}/{weights}/{family}"
 

@@ -129,14 +129,15 @@ def device_family(
     """Family of a device: data-centre and graphics parts of one architecture differ, since their memories do."""
     maker, arch = vendor.strip().lower(), (architecture or "").lower()
     if maker == "nvidia":
+        # consumer boards multiply at half the rate of the professional ones with the same memory
+        graphics = "geforce" if device_class == "consumer-gpu" else "graphics"
         if "blackwell" in arch:
-            graphics = "gb20" in arch or device_class == "edge-soc"
-            return "blackwell graphics" if graphics else "blackwell"
+            return f"blackwell {graphics}" if "gb20" in arch or device_class == "edge-soc" else "blackwell"
         if "ampere" in arch:
-            return "ampere" if (generation or "GA100").upper() == "GA100" else "ampere graphics"
-        for name in ("hopper", "ada", "volta", "turing", "rubin"):
-            if arch.startswith(name):
-                return name
+            return "ampere" if (generation or "GA100").upper() == "GA100" else f"ampere {graphics}"
+        if arch.startswith("ada"):
+            return f"ada {graphics}"
+        return next((name for name in ("hopper", "volta", "turing", "rubin") if arch.startswith(name)), maker)
     if maker == "amd":
         return next((name for name in ("cdna", "rdna") if arch.startswith(name)), maker)
     if maker == "intel" and arch == "gaudi":

@@ -106,8 +106,19 @@ def vit(config: Config) -> Draft:
         "intermediate": width,
         "patch_size": config.integer("patch_size", 1, 10_000),
         "image_size": config.integer("image_size", 1, 100_000),
+        **_ends(config),
     }
     return draft
+
+
+def _ends(config: Config) -> dict[str, Any]:
+    """What stands before and behind a tower's layers, by its class."""
+    kind = config.text("model_type") or "clip"
+    if kind.startswith("siglip"):
+        return {"pooling": "attention"} if config.flag_or("vision_use_head", True) else {}
+    if kind.startswith("clip"):
+        return {"class_token": True, "patch_bias": False, "embedding_norm": True}
+    return {"class_token": True, "pooling": "dense"}
 
 
 def clip(config: Config) -> Draft:
@@ -117,7 +128,8 @@ def clip(config: Config) -> Draft:
         raise config.fail("vision_config", "is missing: the vision tower is what is kept of this kind")
     config.assume("the vision tower is kept as the model; the text tower is left out")
     filled = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
-    return vit(Config(vision.data, vision.loc, config.assumptions, filled))
+    data = {"model_type": f"{config.text('model_type') or 'clip'}_vision_model", **vision.data}
+    return vit(Config(data, vision.loc, config.assumptions, filled))
 
 
 def t5(config: Config) -> Draft:

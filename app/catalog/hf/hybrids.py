@@ -133,6 +133,7 @@ def qwen3_next(config: Config) -> Draft:
         else None,
     )
     count, attention = config.layers(), family.attention(config)
+    attention["output_gate"] = config.flag_or("attn_output_gate", True)
     kinds = config.texts("layer_types", ("linear_attention", "full_attention"), count)
     if kinds is None:
         step = config.integer_or("full_attention_interval", 4, _DEFAULT, high=MAX_LAYERS)
@@ -154,8 +155,6 @@ def qwen3_next(config: Config) -> Draft:
         {**(attention if kind == "full_attention" else {"mixer": "gated_deltanet"}), **mlp}
         for kind, mlp in zip(kinds, family.mlps(config, count), strict=True)
     ]
-    if any(kind == "full_attention" for kind in kinds):
-        config.assume("attention layers have an output gate as wide as their queries (a fact of the family's code)")
     return _with_states(family.draft(config, layers), linear)
 
 
@@ -235,6 +234,9 @@ def nemotron_h(config: Config) -> Draft:
             mixture["latent_size"] = latent
         parts["E"] = {**NO_MIXER, "mlp": "moe", "moe": mixture}
     draft = family.draft(config, [parts[letter] for letter in pattern])
+    predicted = config.text("mtp_hybrid_override_pattern")
+    if predicted is not None and "mtp" in draft.facts:
+        draft.facts["mtp"]["pattern"] = predicted
     if "M" not in pattern:
         return draft
     draft.facts["layer_pattern"] = pattern
@@ -295,21 +297,37 @@ def mamba2_and_attention(config: Config) -> Draft:
 
 
 def zamba2(config: Config) -> Draft:
-    """Zamba2: Mamba-2 layers; a transformer block that several of them share is described in words."""
+    """Zamba2: Mamba-2 layers; before some of them runs a transformer block whose weights they share."""
     names = {
         **_PREFIXED,
         "head_dim": ("mamba_headdim",),
         "groups": ("mamba_ngroups",),
         "heads": ("n_mamba_heads",),
     }
-    linear = _mamba2(config, config.hidden(), names)
-    family = Decoder(norms=1, tied=True)
-    draft = family.draft(config, [{"mixer": "mamba2", **NO_MLP}] * config.layers())
-    uses = config.entries("hybrid_layer_ids") or []
-    draft.facts["extra_params"] = {
-        "undescribed": f"transformer blocks that {len(uses)} layers share, with their adapters"
+    hidden, count, heads = config.hidden(), config.layers(), config.heads()
+    linear = _mamba2(config, hidden, names)
+    family = Decoder(norms=1, tied=True, activation="gelu")
+    width = config.integer_or("attention_hidden_size", 2 * hidden, "the layer's input beside the token's embedding")
+    block = {
+        "heads": heads,
+        "kv_heads": config.integer_or("num_key_value_heads", heads, "one for each query head", high=MAX_HEADS),
+        "head_dim": config.integer_or("attention_head_dim", max(width // heads, 1), "that width among the heads"),
+        "input_width": width,
+        "mlp_intermediate": family.dense_width(config),
+        "mlp_gated": True,
+        "weight_sets": config.integer_or("num_mem_blocks", 1, _DEFAULT, high=1000),
+        "lora_rank": config.integer_or("adapter_rank", 128, _DEFAULT),
     }
-    return _with_states(draft, linear)
+    check_heads(config, heads, block["kv_heads"])
+    kinds = config.texts("layers_block_type", ("mamba", "hybrid"), count)
+    if kinds is None:
+        uses = config.integers("hybrid_layer_ids", 0, MAX_LAYERS)
+        if uses is None:
+            raise config.fail("hybrid_layer_ids", "is missing: it says which layers use the shared block")
+        kinds = ["hybrid" if index in set(uses) else "mamba" for index in range(count)]
+    plain: LayerJson = {"mixer": "mamba2", **NO_MLP}
+    shared: LayerJson = {"mixer": "shared attention block, then mamba2", **NO_MLP, "norms": 1, "shared_block": block}
+    return _with_states(family.draft(config, [shared if kind == "hybrid" else plain for kind in kinds]), linear)
 
 
 def rwkv(config: Config) -> Draft:

@@ -6,6 +6,7 @@ Each formula was checked against the released tensors' total of at least one mod
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from app.catalog.hf.config import HIDDEN, LAYERS, MAX_HEADS, MAX_LAYERS, Config
@@ -14,7 +15,7 @@ _DEFAULT = "the default of its class in transformers"
 
 
 class Tower(NamedTuple):
-    """What pages show of a tower, with its parameters."""
+    """A tower's dimensions and its parameters. `facts` are further fields of the catalogue's `vision` object."""
 
     hidden: int
     layers: int
@@ -23,6 +24,7 @@ class Tower(NamedTuple):
     patch_size: int
     parameters: int
     image_size: int | None = None
+    facts: Mapping[str, Any] = MappingProxyType({})
 
     def record(self) -> dict[str, Any]:
         """The catalogue's `vision` object."""
@@ -33,6 +35,7 @@ class Tower(NamedTuple):
             "intermediate": self.intermediate,
             "patch_size": self.patch_size,
             "image_size": self.image_size,
+            **self.facts,
             "params_computed": self.parameters,
         }
 
@@ -70,28 +73,36 @@ def _qwen2_vl(v: Config, text_hidden: int) -> Tower:
     wide = round(hidden * v.factor("mlp_ratio", 4))
     patch = v.integer_or(("patch_size", "spatial_patch_size"), 14, _DEFAULT, high=10_000)
     frames = v.integer_or("temporal_patch_size", 2, _DEFAULT, high=1000)
-    merged = hidden * v.integer_or("spatial_merge_size", 2, _DEFAULT, high=1000) ** 2
+    merge = v.integer_or("spatial_merge_size", 2, _DEFAULT, high=100)
+    merged = hidden * merge**2
     merger = 2 * hidden + merged * merged + merged + merged * text_hidden + text_hidden
     total = 3 * frames * patch * patch * hidden + layers * _block(hidden, wide) + merger
-    return Tower(hidden, layers, heads, wide, patch, total)
+    return Tower(hidden, layers, heads, wide, patch, total, facts={"merge": merge, "temporal_patch": frames})
 
 
 def _qwen25_vl(v: Config, text_hidden: int) -> Tower:
     s = _shape(v, 3584, 32, 16, 3420, 14)
     frames = v.integer_or("temporal_patch_size", 2, _DEFAULT, high=1000)
-    merged = s.hidden * v.integer_or("spatial_merge_size", 2, _DEFAULT, high=1000) ** 2
+    side = v.integer_or("spatial_merge_size", 2, _DEFAULT, high=100)
+    merged = s.hidden * side**2
     out = v.integer("out_hidden_size") or text_hidden
     gated = 3 * s.hidden * s.intermediate + 2 * s.intermediate + s.hidden
     block = 2 * s.hidden + 4 * (s.hidden * s.hidden + s.hidden) + gated
     merger = s.hidden + merged * merged + merged + merged * out + out
     total = 3 * frames * s.patch * s.patch * s.hidden + s.layers * block + merger
-    return Tower(s.hidden, s.layers, s.heads, s.intermediate, s.patch, total)
+    facts: dict[str, Any] = {"merge": side, "temporal_patch": frames, "mlp_gated": True}
+    facts["window"] = v.integer_or("window_size", 112, _DEFAULT, high=1_000_000)
+    facts["full_attention_blocks"] = v.integers("fullatt_block_indexes", 0, MAX_LAYERS)
+    if facts["full_attention_blocks"] is None:
+        facts["full_attention_blocks"] = v.filled("fullatt_block_indexes", [7, 15, 23, 31], _DEFAULT)
+    return Tower(s.hidden, s.layers, s.heads, s.intermediate, s.patch, total, facts=facts)
 
 
 def _qwen3_vl(v: Config, text_hidden: int) -> Tower:
     s = _shape(v, 1152, 27, 16, 4304, 16)
     frames = v.integer_or("temporal_patch_size", 2, _DEFAULT, high=1000)
-    merged = s.hidden * v.integer_or("spatial_merge_size", 2, _DEFAULT, high=1000) ** 2
+    side = v.integer_or("spatial_merge_size", 2, _DEFAULT, high=100)
+    merged = s.hidden * side**2
     rows = v.integer_or("num_position_embeddings", 2304, _DEFAULT)
     out = v.integer("out_hidden_size") or text_hidden
     deep = len(v.integers("deepstack_visual_indexes", 0, MAX_LAYERS) or ())
@@ -103,19 +114,21 @@ def _qwen3_vl(v: Config, text_hidden: int) -> Tower:
         + merge
         + deep * (2 * merged + merge)
     )
-    return Tower(s.hidden, s.layers, s.heads, s.intermediate, s.patch, total)
+    facts = {"merge": side, "temporal_patch": frames, "position_rows": rows}
+    return Tower(s.hidden, s.layers, s.heads, s.intermediate, s.patch, total, facts=facts)
 
 
-def _siglip(v: Config, projector: int) -> Tower:
+def _siglip(v: Config, projector: int, facts: Mapping[str, Any] = MappingProxyType({})) -> Tower:
     s = _shape(v, 768, 12, 12, 3072, 16, 224)
     positions = (s.image // s.patch) ** 2
     total = (3 * s.patch * s.patch + 1 + positions + 2) * s.hidden + s.layers * _block(s.hidden, s.intermediate)
-    return Tower(s.hidden, s.layers, s.heads, s.intermediate, s.patch, total + projector, s.image)
+    return Tower(s.hidden, s.layers, s.heads, s.intermediate, s.patch, total + projector, s.image, facts)
 
 
 def _gemma3(v: Config, text_hidden: int) -> Tower:
     hidden = v.integer(HIDDEN, high=100_000) or 768
-    return _siglip(v, hidden * text_hidden + hidden)
+    # 4 x 4 patches are averaged into one token
+    return _siglip(v, hidden * text_hidden + hidden, {"patches_per_token": 16})
 
 
 def _paligemma(v: Config, text_hidden: int) -> Tower:
@@ -145,7 +158,7 @@ def _llama4(v: Config, text_hidden: int) -> Tower:
         + into * out
         + v.integer_or("vision_output_dim", 7680, _DEFAULT) * text_hidden
     )
-    return Tower(s.hidden, s.layers, s.heads, s.intermediate, s.patch, total, s.image)
+    return Tower(s.hidden, s.layers, s.heads, s.intermediate, s.patch, total, s.image, facts={"patches_per_token": 4})
 
 
 def _gemma4(v: Config, text_hidden: int) -> Tower:
@@ -154,7 +167,9 @@ def _gemma4(v: Config, text_hidden: int) -> Tower:
     head = v.integer_or("head_dim", 64, _DEFAULT, high=100_000)
     block = 4 * s.hidden + 4 * s.hidden * s.heads * head + 2 * head + 3 * s.hidden * s.intermediate
     total = (3 * s.patch * s.patch + 2 * rows + text_hidden) * s.hidden + s.layers * block
-    return Tower(s.hidden, s.layers, s.heads, s.intermediate, s.patch, total)
+    side = v.integer_or("pooling_kernel_size", 3, _DEFAULT, high=100)
+    facts = {"merge": side, "mlp_gated": True, "position_rows": 2 * rows}
+    return Tower(s.hidden, s.layers, s.heads, s.intermediate, s.patch, total, facts=facts)
 
 
 def _internvl(v: Config, text_hidden: int) -> Tower:
@@ -164,7 +179,8 @@ def _internvl(v: Config, text_hidden: int) -> Tower:
     total += s.layers * (_block(s.hidden, s.intermediate) + 2 * s.hidden)
     merged = 4 * s.hidden
     projector = 2 * merged + merged * text_hidden + text_hidden + text_hidden * text_hidden + text_hidden
-    return Tower(s.hidden, s.layers, s.heads, s.intermediate, s.patch, total + projector, s.image)
+    total += projector
+    return Tower(s.hidden, s.layers, s.heads, s.intermediate, s.patch, total, s.image, facts={"patches_per_token": 4})
 
 
 def _pixtral(v: Config, text_hidden: int) -> Tower:
@@ -172,7 +188,8 @@ def _pixtral(v: Config, text_hidden: int) -> Tower:
     block = 2 * s.hidden + 4 * s.hidden * s.hidden + 3 * s.hidden * s.intermediate
     projector = s.hidden + 4 * s.hidden * s.hidden + s.hidden * text_hidden + text_hidden * text_hidden
     total = (3 * s.patch * s.patch + 1) * s.hidden + s.layers * block + projector
-    return Tower(s.hidden, s.layers, s.heads, s.intermediate, s.patch, total, s.image)
+    facts = {"merge": 2, "mlp_gated": True, "tokens_per_image": "dynamic resolution"}
+    return Tower(s.hidden, s.layers, s.heads, s.intermediate, s.patch, total, s.image, facts=facts)
 
 
 _TOWERS: Mapping[str, Callable[[Config, int], Tower | None]] = {
@@ -204,7 +221,7 @@ def read_tower(root: Config, model_type: str, text_hidden: int) -> dict[str, Any
         tower = None if read is None else read(vision, text_hidden)
         if tower is not None:
             found["vision"] = tower.record()
-            root.assume("the vision tower's parameters are counted with the model; its time is not part of estimates")
+            root.assume("the vision tower's parameters are counted with the model")
         else:
             root.assume(
                 f"the vision tower of {model_type!r} is not counted: the totals are those of the language model"
