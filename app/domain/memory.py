@@ -30,7 +30,14 @@ from app.domain.model import (
     RwkvFfn,
     mixer_parts,
 )
-from app.domain.parameters import extra_parameters, has_own_head, mixer_kv_elements, state_elements_per_sequence
+from app.domain.parameters import (
+    extra_parameters,
+    has_own_head,
+    index_key_elements,
+    mixer_kv_elements,
+    state_elements_per_sequence,
+)
+from app.domain.precision import index_key_bytes
 from app.domain.units import Bytes, Grid
 from app.domain.workload import Dtypes, Workload
 
@@ -202,6 +209,7 @@ def kv_bytes_per_token(model: ModelSpec, kv: Bytes, tp: Grid = 1, *, context_len
     total: Grid = 0.0
     for group, a in model.attention_groups():
         total = total + group.count * mixer_kv_elements(a, tp) * kv * _kept_share(a, context_len)
+        total = total + group.count * index_key_elements(a) * index_key_bytes(kv)
     return total
 
 

@@ -158,10 +158,10 @@ def group_kv_elements(model: ModelSpec, group: LayerGroup) -> int:
 def mixer_kv_elements(mixer: Mixer | None, tp: Grid = 1) -> Grid:
     """Elements that one token adds to one layer's cache on one rank of a tensor-parallel group (F-5.1).
 
-    A latent is kept whole by every rank. A counted indexer keeps a key of its own, whole on every rank.
+    A latent is kept whole by every rank. Keys of an indexer are counted apart (`index_key_elements`).
     """
     if isinstance(mixer, LatentAttention):
-        return float(mixer.cached_elements) + _index_key(mixer)
+        return float(mixer.cached_elements)
     if isinstance(mixer, ParallelMixers):
         return mixer_kv_elements(mixer.attention, tp)
     if isinstance(mixer, SharedBlockThenMixer):
@@ -169,13 +169,13 @@ def mixer_kv_elements(mixer: Mixer | None, tp: Grid = 1) -> Grid:
     if isinstance(mixer, SelfAndCrossAttention):
         return mixer_kv_elements(mixer.own, tp)
     if isinstance(mixer, Attention) and mixer.own_kv and mixer.kind not in ("cross", "bidirectional"):
-        width = mixer_parameters.kv_heads_of_rank(mixer, tp) * (mixer.head_dim + mixer.v_head_dim)
-        return width + _index_key(mixer)
+        return mixer_parameters.kv_heads_of_rank(mixer, tp) * (mixer.head_dim + mixer.v_head_dim)
     return 0.0
 
 
-def _index_key(mixer: Attention | LatentAttention) -> float:
-    return float(mixer.indexer.head_dim) if mixer.indexer is not None and mixer.indexer.counted else 0.0
+def index_key_elements(mixer: Attention | LatentAttention) -> int:
+    """Elements of the key that one token adds to one layer's indexer; every rank keeps them whole."""
+    return mixer.indexer.head_dim if mixer.indexer is not None and mixer.indexer.counted else 0
 
 
 def state_elements_per_sequence(model: ModelSpec, tp: Grid = 1) -> Grid:

@@ -65,3 +65,12 @@ def attention_precision(cache: str, activations: str) -> str:
     that attention stays at its precision.
     """
     return cache if PRECISIONS[cache].bits > PRECISIONS[activations].bits else activations
+
+
+INDEX_KEY_BYTES: Bytes = 1 + 4 / 128
+"""Bytes of an element of a sparse attention's cached index key at most: 8 bits, and 32 bits of scale for each 128."""
+
+
+def index_key_bytes(kv: Bytes) -> Bytes:
+    """Bytes of an element of a cached index key, where the cache has `kv` bytes an element (DeepSeek-V3.2)."""
+    return min(kv, INDEX_KEY_BYTES)

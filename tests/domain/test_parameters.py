@@ -11,6 +11,7 @@ from app.domain.model import (
     DenseMlp,
     LatentAttention,
     LayerGroup,
+    Mamba2,
     ModelSpec,
     MoeMlp,
     OtherMixer,
@@ -18,8 +19,10 @@ from app.domain.model import (
 from app.domain.parameters import (
     attention_parameters,
     count_parameters,
+    index_key_elements,
     kv_elements_per_token,
     mlp_parameters,
+    state_elements_per_sequence,
 )
 
 MODELS = load_catalog().models
@@ -28,8 +31,13 @@ COUNTED = sorted(id_ for id_, model in MODELS.items() if count_parameters(model)
 # Recorded totals that hold a few tensors which no layer describes; the difference is below 0.01 %.
 NEARLY = {
     "gemma-4-26b-a4b": "a scalar a layer, router scales and the norms between the dense MLP and the experts",
+    "kimi-k3": "a norm of the latent that the routed experts read",
+    "rwkv7-0.4b": "the mix of the last token before the MLP",
     "llama-3.2-11b-vision": "norms and gates of the cross-attention layers, and 8 rows of image-token embeddings",
 }
+
+# Totals of denoisers were added up without biases, tables or norms of queries and keys, in one way or another.
+DENOISERS = sorted(id_ for id_ in COUNTED if MODELS[id_].denoiser is not None)
 
 # Published totals that are not those of the model as described.
 PUBLISHED_OTHERWISE = {
@@ -38,6 +46,8 @@ PUBLISHED_OTHERWISE = {
     "mimo-7b": "the published figure includes one multi-token-prediction layer of about 0.21 B",
     "kimi-k2": "published as 1T in round words",
     "kimi-k2.5": "published as 1T in round words",
+    "wan2.1-t2v-1.3b": "the name rounds 1.42 B down",
+    "wan2.2-t2v-a14b": "published as 27B, two networks of 14.3 B",
 }
 
 
@@ -107,11 +117,28 @@ def test_shipped_models_have_the_known_totals() -> None:
 def test_most_decoders_are_counted() -> None:
     decoders = [m for m in MODELS.values() if m.kind in ("decoder", "moe", "vlm")]
     assert len(decoders) == 137
-    assert len(COUNTED) == 134
+    assert len(COUNTED) == 189
     assert {m.id for m in decoders} - set(COUNTED) == {"deepseek-v4-flash", "deepseek-v4-pro", "gemma-4-e2b"}
 
 
-@pytest.mark.parametrize("id_", COUNTED)
+@pytest.mark.parametrize("id_", DENOISERS)
+def test_a_denoisers_count_is_close_to_the_recorded_one(id_: str) -> None:
+    model = MODELS[id_]
+    count = count_parameters(model)
+    assert count.total == count.attention + count.mlp + count.other
+    recorded = model.recorded_total_params or model.published_total_params
+    assert count.total == pytest.approx(recorded, rel=1e-3)
+    assert count.active == pytest.approx(model.recorded_active_params or recorded, rel=1e-3)
+
+
+def test_u_nets_and_mmdit_are_counted_to_the_last_parameter() -> None:
+    """Sizes of the released files: 859,520,964 and 2,567,463,684 (U-nets), 2,028,328,000 (SD3 medium)."""
+    assert count_parameters(MODELS["sd-1.5"]).total == 859_520_964
+    assert count_parameters(MODELS["sdxl-base"]).total == 2_567_463_684
+    assert count_parameters(MODELS["sd3-medium"]).total == 2_028_328_000
+
+
+@pytest.mark.parametrize("id_", sorted(set(COUNTED) - set(DENOISERS)))
 def test_the_count_is_the_recorded_one(id_: str) -> None:
     model = MODELS[id_]
     count = count_parameters(model)
@@ -126,15 +153,16 @@ def test_the_count_is_the_recorded_one(id_: str) -> None:
         assert count.active == model.recorded_active_params
 
 
-@pytest.mark.parametrize("id_", COUNTED)
+@pytest.mark.parametrize("id_", [i for i in COUNTED if "norms" in (MODELS[i].record.get("computed_breakdown") or {})])
 def test_the_parts_are_the_recorded_ones(id_: str) -> None:
     model = MODELS[id_]
     count = count_parameters(model)
     recorded = model.record["computed_breakdown"]
+    shared = 426_327_040 if id_ == "zamba2-2.7b" else 0  # recorded beside the mixers, counted with them
     assert count.embedding == recorded["embedding"]
     assert count.lm_head == recorded["lm_head"] or count.lm_head + model.vocab_size == recorded["lm_head"]
     assert count.norms == recorded["norms"]
-    assert count.attention == pytest.approx(recorded["attention_or_mixer"], rel=1e-5)
+    assert count.attention == pytest.approx(recorded["attention_or_mixer"] + shared, rel=1e-5)
     assert count.mlp == pytest.approx(recorded["mlp"], rel=1e-4)
     assert count.tower == (recorded["vision_or_audio_tower"] or 0)
 
@@ -147,7 +175,7 @@ def test_the_count_agrees_with_what_was_published(id_: str) -> None:
     if model.record["published_digits"] == "exact":
         assert total == pytest.approx(published, rel=0.005)
     elif id_ in PUBLISHED_OTHERWISE:
-        assert total == pytest.approx(published, rel=0.05)
+        assert total == pytest.approx(published, rel=0.1)
         assert total != pytest.approx(published, rel=0.015)
     else:
         assert abs(total - published) <= max(rounding(published), 0.015 * published)
@@ -159,22 +187,20 @@ def rounding(published: float) -> float:
     return 0.5 * 10 ** (len(digits) - len(digits.rstrip("0")))
 
 
-@pytest.mark.parametrize("id_", COUNTED)
+@pytest.mark.parametrize("id_", [i for i in COUNTED if MODELS[i].record.get("kv_cache")])
 def test_kv_elements_are_the_recorded_ones(id_: str) -> None:
     recorded = MODELS[id_].record["kv_cache"]
+    index = sum(group.count * index_key_elements(a) for group, a in MODELS[id_].attention_groups())
+    assert index == recorded.get("indexer_key_elements_per_token", 0)
     windowed = recorded["windowed_elements_per_token"] or 0
     assert kv_elements_per_token(MODELS[id_]) == recorded["growing_elements_per_token"] + windowed
 
 
 def test_what_cannot_be_counted_quotes_its_record_and_says_so() -> None:
-    count = count_parameters(MODELS["mamba-2.8b"])
-    assert not count.counted
-    assert count.total == 2_768_345_600
-    assert count.note == "ssm models are not counted from their layers; the totals are the recorded ones"
     flash = count_parameters(MODELS["deepseek-v4-flash"])
     assert (flash.total, flash.active, flash.counted) == (284_332_241_239, 13_799_633_239, False)
     assert "'v4_shared_kv'" in (flash.note or "")
-    assert "published" in (count_parameters(MODELS["sd-1.5"]).note or "")
+    assert "published" in (count_parameters(MODELS["falcon-h1-1.5b"]).note or "")
     assert "per_layer_embeddings" in (count_parameters(MODELS["gemma-4-e2b"]).note or "")
 
 
@@ -213,3 +239,27 @@ def test_biases_sinks_and_norms_by_hand() -> None:
     assert attention_parameters(Attention(4, 2, 16, 16, v_from_k=True), 64) == 2 * 64 * 64 + 64 * 32
     assert mlp_parameters(DenseMlp(128, gated=False, bias=True), 64) == 2 * 64 * 128 + 128 + 64
     assert mlp_parameters(None, 64) == 0
+
+
+def test_states_of_recurrent_layers() -> None:
+    """EX-18: 48 layers, 5120 channels, 128 states are 62.9 MB in 16 bits; the convolution's inputs come on top."""
+    layer = LayerGroup(48, Mamba2(80, 64, 1, 128, 4), None, norms=1)
+    model = ModelSpec("m", "M", "ssm", 2560, 50280, (layer,))
+    recurrent = 48 * 5120 * 128
+    assert recurrent * 2 == 62_914_560
+    assert state_elements_per_sequence(model) == recurrent + 48 * (5120 + 2 * 128) * 3
+    assert state_elements_per_sequence(model, 2) == state_elements_per_sequence(model) / 2
+
+
+@pytest.mark.parametrize("id_", [i for i in COUNTED if (MODELS[i].record.get("linear_layers") or {}).get("count")])
+def test_states_are_the_recorded_ones(id_: str) -> None:
+    linear = MODELS[id_].record["linear_layers"]
+    per_layer = {mixer.state_elements for _, mixer in MODELS[id_].state_groups()}
+    shape = linear.get("state_shape_per_head")
+    recorded = linear["heads"] * shape[0] * shape[1] if shape else linear["state_elements_per_layer"]
+    assert per_layer == {recorded}
+    assert sum(group.count for group, _ in MODELS[id_].state_groups()) == linear["count"]
+    if "conv_state_elements_per_layer" in linear:
+        assert {mixer.conv_elements for _, mixer in MODELS[id_].state_groups()} == {
+            linear["conv_state_elements_per_layer"]
+        }

@@ -5,15 +5,8 @@ from __future__ import annotations
 from app.domain.blocks.context import StepContext
 from app.domain.cost import Op, gemm
 from app.domain.model import SparseIndexer
-from app.domain.units import Bytes, Grid
-
-INDEX_KEY_BYTES: Bytes = 1 + 4 / 128
-"""Bytes of an element of a cached index key at most: 8 bits and a 32-bit scale for each 128 (DeepSeek-V3.2)."""
-
-
-def index_key_bytes(kv: Bytes) -> Bytes:
-    """Bytes of an element of a cached index key, for a cache of `kv` bytes an element."""
-    return min(kv, INDEX_KEY_BYTES)
+from app.domain.precision import index_key_bytes
+from app.domain.units import Grid
 
 
 def indexer_rows(
