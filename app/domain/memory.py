@@ -298,6 +298,12 @@ def memory_use(
     return MemoryUse(objects=fullest, capacity=capacity, largest_batch=largest)
 
 
+def held_by_stage(model: ModelSpec, workload: Workload, *, ranks_per_node: int = 8) -> dict[str, dict[str, float]]:
+    """Resident bytes by object on a device of each stage that can be the fullest one. Raises as `memory_use` does."""
+    layout = layout_of(model, workload, ranks_per_node)
+    return {stage: _objects(model, workload, layout, stage) for stage in _stages(layout)}
+
+
 def _stages(layout: Layout) -> tuple[str, ...]:
     return ("first",) if layout.pp == 1 else ("first", "last")
 
