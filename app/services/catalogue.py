@@ -139,7 +139,7 @@ def save_hardware(ctx: Context, data: Mapping[str, Any], *, id_: str | None = No
         with ctx.storage.write() as session:
             row = stored_hardware.add(
                 session=session,
-                hardware_id=profile.id,
+                entry_id=profile.id,
                 name=profile.name,
                 payload=hardware_to_json(profile),
                 copied_from=profile.copied_from,
@@ -151,7 +151,7 @@ def save_hardware(ctx: Context, data: Mapping[str, Any], *, id_: str | None = No
     with ctx.storage.write() as session:
         row = stored_hardware.update(
             session=session,
-            hardware_id=before.id,
+            entry_id=before.id,
             name=profile.name,
             payload=hardware_to_json(profile),
             expected_revision=revision,
@@ -184,7 +184,7 @@ def delete_hardware(ctx: Context, id_: str) -> None:
     """Delete a team's own profile. Raises NotFound, or Conflict for a shipped one and while runs are linked to it."""
     entry = _changeable_hardware(ctx, id_)
     with ctx.storage.write() as session:
-        stored_hardware.delete(session=session, hardware_id=entry.id)
+        stored_hardware.delete(session=session, entry_id=entry.id)
 
 
 def hardware_json(entry: HardwareEntry) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def _own_hardware(ctx: Context, id_: str) -> HardwareEntry | None:
     if id_ in ctx.catalog.hardware:
         return None
     with ctx.storage.read() as session:
-        row = stored_hardware.find(session=session, hardware_id=id_)
+        row = stored_hardware.find(session=session, entry_id=id_)
     return None if row is None else _hardware_entry(row)
 
 
@@ -276,7 +276,7 @@ def save_model(ctx: Context, data: Mapping[str, Any], *, id_: str | None = None)
         with ctx.storage.write() as session:
             row = stored_models.add(
                 session=session,
-                model_id=parsed.model.id,
+                entry_id=parsed.model.id,
                 name=parsed.model.name,
                 payload=_model_payload(parsed),
                 copied_from=parsed.model.copied_from,
@@ -287,7 +287,7 @@ def save_model(ctx: Context, data: Mapping[str, Any], *, id_: str | None = None)
     with ctx.storage.write() as session:
         row = stored_models.update(
             session=session,
-            model_id=before.id,
+            entry_id=before.id,
             name=parsed.model.name,
             payload=_model_payload(parsed),
             expected_revision=revision,
@@ -315,7 +315,7 @@ def delete_model(ctx: Context, id_: str) -> None:
     """Delete a team's own model. Raises NotFound, or Conflict for a shipped one and while runs are linked to it."""
     entry = _changeable_model(ctx, id_)
     with ctx.storage.write() as session:
-        stored_models.delete(session=session, model_id=entry.id)
+        stored_models.delete(session=session, entry_id=entry.id)
 
 
 def model_json(entry: ModelEntry) -> dict[str, Any]:
@@ -389,7 +389,7 @@ def _own_model(ctx: Context, id_: str) -> ModelEntry | None:
     if id_ in ctx.catalog.models:
         return None
     with ctx.storage.read() as session:
-        row = stored_models.find(session=session, model_id=id_)
+        row = stored_models.find(session=session, entry_id=id_)
     return None if row is None else _model_entry(row)
 
 
@@ -429,7 +429,7 @@ def list_workloads(
 def get_workload(ctx: Context, id_: str) -> StoredWorkload:
     """The saved workload. Raises NotFound."""
     with ctx.storage.read() as session:
-        return stored_workloads.get(session=session, workload_id=id_)
+        return stored_workloads.get(session=session, entry_id=id_)
 
 
 def save_workload(
@@ -452,14 +452,14 @@ def save_workload(
         if id_ is None:
             return stored_workloads.add(session=session, name=name, payload=payload, model_id=model_id)
         return stored_workloads.update(
-            session=session, workload_id=id_, name=name, payload=payload, model_id=model_id, expected_revision=revision
+            session=session, entry_id=id_, name=name, payload=payload, model_id=model_id, expected_revision=revision
         )
 
 
 def delete_workload(ctx: Context, id_: str) -> None:
     """Delete a saved workload. Raises NotFound."""
     with ctx.storage.write() as session:
-        stored_workloads.delete(session=session, workload_id=id_)
+        stored_workloads.delete(session=session, entry_id=id_)
 
 
 def workload_json(row: StoredWorkload) -> dict[str, Any]:

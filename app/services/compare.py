@@ -423,14 +423,14 @@ def _item_json(ctx: Context, one: _Gathered, side: Item, number: int) -> dict[st
 
 def _hardware_json(ctx: Context, profile: HardwareProfile) -> dict[str, Any]:
     with ctx.storage.read() as session:
-        own = None if profile.shipped else stored_hardware.find(session=session, hardware_id=profile.id)
+        own = None if profile.shipped else stored_hardware.find(session=session, entry_id=profile.id)
     revision = None if own is None else own.revision
     return {"id": profile.id, "name": profile.name, "revision": revision, "profile": hardware_to_json(profile)}
 
 
 def _model_json(ctx: Context, model: ModelSpec) -> dict[str, Any]:
     with ctx.storage.read() as session:
-        own = None if model.id in ctx.catalog.models else stored_models.find(session=session, model_id=model.id)
+        own = None if model.id in ctx.catalog.models else stored_models.find(session=session, entry_id=model.id)
     revision = None if own is None else own.revision
     return {"id": model.id, "name": model.name, "revision": revision, "architecture": model_to_json(model)}
 

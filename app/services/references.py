@@ -77,7 +77,7 @@ def own_hardware(ctx: Context, id_: str) -> HardwareProfile | None:
     if id_ in ctx.catalog.hardware:
         return None
     with ctx.storage.read() as session:
-        row = stored_hardware.find(session=session, hardware_id=id_)
+        row = stored_hardware.find(session=session, entry_id=id_)
     return None if row is None else hardware_from_json(row.payload)
 
 
@@ -92,7 +92,7 @@ def _own_model(ctx: Context, id_: str) -> tuple[ModelSpec, tuple[str, ...]] | No
     if id_ in ctx.catalog.models:
         return None
     with ctx.storage.read() as session:
-        row = stored_models.find(session=session, model_id=id_)
+        row = stored_models.find(session=session, entry_id=id_)
     if row is None:
         return None
     return model_from_json(row.payload).model, tuple(map(str, row.payload.get("assumptions", ())))

@@ -242,7 +242,7 @@ def stated_fields(ctx: Context, run: StoredRun) -> dict[str, Any]:
     base: dict[str, Any] = {}
     if run.workload_id is not None:
         with ctx.storage.read() as session:
-            saved = workloads.find(session=session, workload_id=run.workload_id)
+            saved = workloads.find(session=session, entry_id=run.workload_id)
         base = dict(saved.payload) if saved is not None else {}
     stated = dict(run.workload_overrides)
     for nested in ("dtypes", "parallel"):

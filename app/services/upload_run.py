@@ -213,7 +213,7 @@ def stated_workload(ctx: Context, workload: str | Mapping[str, Any] | None) -> S
         return StatedWorkload()
     if isinstance(workload, str) and not workload.lstrip().startswith("{"):
         with ctx.storage.read() as session:
-            known = workloads.find(session=session, workload_id=workload.strip())
+            known = workloads.find(session=session, entry_id=workload.strip())
         if known is None:
             raise InvalidInput(
                 ("workload",),

@@ -46,7 +46,7 @@ def stored_run(data_dir: Path) -> str:
             format="bytebound",
             tags=("nightly",),
         )
-        hardware.add(session=session, hardware_id="lab", name="Lab", payload={"memory_bytes": 8e10})
+        hardware.add(session=session, entry_id="lab", name="Lab", payload={"memory_bytes": 8e10})
         comparisons.add(session=session, title="t", snapshot={"items": [1]}, item_count=1, app_version="0.1.0")
     return run.id
 

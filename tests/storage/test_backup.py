@@ -59,7 +59,7 @@ def test_everything_comes_back(storage: Storage, settings: Settings, elsewhere: 
     first, second = add_runs(storage, parsed_run("a"), parsed_run("b"), data=b"first file")
     (third,) = add_runs(storage, parsed_run("c", model_hint="Qwen3"), data=b"second file")
     with storage.write() as session:
-        profile = hardware.add(session=session, hardware_id="lab", name="Lab", payload={"memory_bytes": 8e10})
+        profile = hardware.add(session=session, entry_id="lab", name="Lab", payload={"memory_bytes": 8e10})
         comparison = comparisons.add(
             session=session, title="t", snapshot={"items": [1]}, item_count=1, app_version="0.1.0"
         )
@@ -77,7 +77,7 @@ def test_everything_comes_back(storage: Storage, settings: Settings, elsewhere: 
         with restored.read() as session:
             for run in (first, second, third):
                 assert runs.get_run(session=session, run_id=run.id) == run
-            assert hardware.get(session=session, hardware_id="lab") == profile
+            assert hardware.get(session=session, entry_id="lab") == profile
             assert shares.open_share(session=session, token=token)[0] == comparison
             assert runs.list_runs(session=session, filters=RunFilter(text="qwen3")).items[0].id == third.id
         assert restored.blobs.read(first.upload.sha256) == b"first file"

@@ -30,7 +30,7 @@ def test_an_error_undoes_everything(storage: Storage) -> None:
 
     def stop_halfway() -> None:
         with storage.write() as session:
-            hardware.add(session=session, hardware_id="lab", name="Lab", payload={})
+            hardware.add(session=session, entry_id="lab", name="Lab", payload={})
             after_commit(session, lambda: ran.append("after"))
             raise RuntimeError("halfway")
 
@@ -43,17 +43,17 @@ def test_an_error_undoes_everything(storage: Storage) -> None:
 
 def test_a_read_session_cannot_write(storage: Storage) -> None:
     with pytest.raises(StorageError, match="readonly"), storage.read() as session:
-        hardware.add(session=session, hardware_id="lab", name="Lab", payload={})
+        hardware.add(session=session, entry_id="lab", name="Lab", payload={})
     # The same pooled connection can write again afterwards.
     with storage.write() as session:
-        hardware.add(session=session, hardware_id="lab", name="Lab", payload={})
+        hardware.add(session=session, entry_id="lab", name="Lab", payload={})
 
 
 def test_a_reader_sees_one_state_while_others_write(storage: Storage) -> None:
     with storage.read() as reading:
         assert hardware.list_all(session=reading) == ()
         with storage.write() as session:
-            hardware.add(session=session, hardware_id="lab", name="Lab", payload={})
+            hardware.add(session=session, entry_id="lab", name="Lab", payload={})
         assert hardware.list_all(session=reading) == ()
     with storage.read() as reading:
         assert [profile.id for profile in hardware.list_all(session=reading)] == ["lab"]
@@ -62,7 +62,7 @@ def test_a_reader_sees_one_state_while_others_write(storage: Storage) -> None:
 def test_reading_then_writing_waits_for_another_writer_instead_of_failing(storage: Storage) -> None:
     """The trap: with deferred transactions the second of these two fails at once with "database is locked"."""
     with storage.write() as session:
-        hardware.add(session=session, hardware_id="lab", name="0", payload={})
+        hardware.add(session=session, entry_id="lab", name="0", payload={})
     together = threading.Barrier(4)
     errors: list[Exception] = []
 
@@ -71,8 +71,8 @@ def test_reading_then_writing_waits_for_another_writer_instead_of_failing(storag
             together.wait(timeout=30)
             for _ in range(10):
                 with storage.write() as session:
-                    seen = int(hardware.get(session=session, hardware_id="lab").name)
-                    hardware.update(session=session, hardware_id="lab", name=str(seen + 1), payload={})
+                    seen = int(hardware.get(session=session, entry_id="lab").name)
+                    hardware.update(session=session, entry_id="lab", name=str(seen + 1), payload={})
         except Exception as error:
             errors.append(error)
 
@@ -83,14 +83,14 @@ def test_reading_then_writing_waits_for_another_writer_instead_of_failing(storag
         thread.join()
     assert errors == []
     with storage.read() as session:
-        assert hardware.get(session=session, hardware_id="lab").name == "40"
+        assert hardware.get(session=session, entry_id="lab").name == "40"
 
 
 def test_a_writer_that_waits_too_long_is_told_busy(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.storage.engine.BUSY_TIMEOUT_MS", 1)
     impatient = create_storage_engine(Path(str(storage.engine.url.database)))
     with storage.write() as session:
-        hardware.add(session=session, hardware_id="lab", name="Lab", payload={})
+        hardware.add(session=session, entry_id="lab", name="Lab", payload={})
         with pytest.raises(Busy), write_session(impatient) as second:
             hardware.list_all(session=second)
     impatient.dispose()
@@ -113,20 +113,20 @@ def test_a_url_without_its_driver_is_explained() -> None:
 def test_values_that_are_no_json_are_refused(storage: Storage) -> None:
     for payload in ({"x": float("nan")}, {"x": float("inf")}, {"x": object()}):
         with pytest.raises(InvalidValue), storage.write() as session:
-            hardware.add(session=session, hardware_id="lab", name="Lab", payload=payload)
+            hardware.add(session=session, entry_id="lab", name="Lab", payload=payload)
 
 
 def test_half_a_surrogate_pair_is_refused(storage: Storage) -> None:
     with pytest.raises(InvalidValue, match="surrogate"), storage.write() as session:
-        hardware.add(session=session, hardware_id="lab", name="bad \ud800", payload={})
+        hardware.add(session=session, entry_id="lab", name="bad \ud800", payload={})
 
 
 def test_floats_come_back_exactly(storage: Storage) -> None:
     values = [0.1, 1 / 3, 5e-324, 1.7976931348623157e308, 3.35e12, 2.0**53 + 2]
     with storage.write() as session:
-        hardware.add(session=session, hardware_id="lab", name="Lab", payload={"values": values})
+        hardware.add(session=session, entry_id="lab", name="Lab", payload={"values": values})
     with storage.read() as session:
-        assert hardware.get(session=session, hardware_id="lab").payload == {"values": values}
+        assert hardware.get(session=session, entry_id="lab").payload == {"values": values}
 
 
 def test_read_only_mappings_are_json() -> None:

@@ -314,7 +314,7 @@ def test_deleting_what_a_run_links_to_unlinks_it(storage: Storage) -> None:
         saved = workloads.add(session=session, name="chat", payload={})
     (run,) = add_runs(storage, data=b"2", workload_id=saved.id, baseline_run_id=baseline.id)
     with storage.write() as session:
-        workloads.delete(session=session, workload_id=saved.id)
+        workloads.delete(session=session, entry_id=saved.id)
         runs.delete_run(session=session, blobs=storage.blobs, run_id=baseline.id)
     with storage.read() as session:
         left = runs.get_run(session=session, run_id=run.id)
