@@ -31,7 +31,6 @@ from app.domain.calibration import (
     JUDGED_KERNEL,
     NEUTRAL,
     PARAMETERS,
-    Calibration,
     Fit,
     KernelFeatures,
     combine,
@@ -93,9 +92,7 @@ def cases(rows: Iterable[Measurement]) -> list[Case]:
     found = []
     for row in rows:
         bound = bound_of_measurement(row, catalog)
-        found.append(
-            Case(row, bound, kernel_features(bound), workload_of(row), catalog.hardware[row.hardware].family)
-        )
+        found.append(Case(row, bound, kernel_features(bound), workload_of(row), catalog.hardware[row.hardware].family))
     return found
 
 
@@ -109,7 +106,10 @@ class Stack:
         join: Callable[[str], Array] = lambda name: np.concatenate([getattr(c.features, name) for c in self.members])  # noqa: E731
         self.features = KernelFeatures(
             tuple(self.keys),
-            *(join(n) for n in ("products", "exponentials", "bytes", "wire", "link_rate", "utilisation", "length", "launches")),
+            *(
+                join(n)
+                for n in ("products", "exponentials", "bytes", "wire", "link_rate", "utilisation", "length", "launches")
+            ),
         )
         self.count = np.concatenate([c.bound.table["count"] for c in self.members])
         self.least = np.concatenate([c.bound.op_time for c in self.members])
@@ -134,7 +134,12 @@ def columns_for(keys: Sequence[str], fits: dict[str, dict[str, float]]) -> Array
 
 
 def fit_class(
-    stack: Stack, key: str, names: Sequence[str], start: dict[str, float], tight: float, fits: dict[str, dict[str, float]]
+    stack: Stack,
+    key: str,
+    names: Sequence[str],
+    start: dict[str, float],
+    tight: float,
+    fits: dict[str, dict[str, float]],
 ) -> dict[str, float]:
     """Parameters of one class: log-residuals over NOISE with Huber weights, and a pull towards `start`."""
     base = columns_for(stack.keys, fits)
@@ -226,7 +231,16 @@ def fit_kernels(all_cases: Sequence[Case]) -> dict[str, dict[str, float]]:
     return fits
 
 
-ORDER = ("elementwise", "collective", "gemm", "attention", "attention backward", "attention decode", "attention latent", "gemm grouped")
+ORDER = (
+    "elementwise",
+    "collective",
+    "gemm",
+    "attention",
+    "attention backward",
+    "attention decode",
+    "attention latent",
+    "gemm grouped",
+)
 
 
 def last_kind(case: Case) -> str:
@@ -273,9 +287,7 @@ def fit_steps(all_cases: Sequence[Case], fits: dict[str, dict[str, float]]) -> d
         assert case.workload is not None
         if case.workload.launch_mode == "eager":
             key = class_of(case)
-            device = combine(
-                case.bound, row_seconds(case, fits), Fit("", found[key], 0, (), 1, 1), "graph"
-            )
+            device = combine(case.bound, row_seconds(case, fits), Fit("", found[key], 0, (), 1, 1), "graph")
             rest = case.row.seconds**3 - device**3
             if case.row.seconds > 1.3 * device:
                 hosts[key].append(rest ** (1 / 3) / float(case.bound.table.total("launches")))
@@ -322,6 +334,70 @@ def fit(all_cases: Sequence[Case]) -> Fitted:
     return Fitted(kernels, fit_steps(all_cases, kernels))
 
 
+def principal(case: Case) -> str:
+    """The class that a row speaks about: its step's, or that of the kernel that was fitted on it."""
+    if case.workload is not None:
+        return class_of(case)
+    kind = last_kind(case)
+    return next(key for key in reversed(case.features.keys) if key.split("/")[0] == kind)
+
+
+def ancestors(key: str) -> list[str]:
+    parts = key.split("/")
+    return ["/".join(parts[:n]) for n in range(1, len(parts))]
+
+
+def spread(residuals: Sequence[float]) -> tuple[float, float]:
+    """Tenth and ninetieth percentile of measured over forecast, at least LEAST_SPREAD apart from one."""
+    low, high = np.exp(np.percentile(residuals, [10, 90]))
+    return min(float(low), 1 - LEAST_SPREAD), max(float(high), 1 + LEAST_SPREAD)
+
+
+def without(all_cases: Sequence[Case], attribute: Callable[[Case], str]) -> dict[str, tuple[Fitted, list[Case]]]:
+    """For each value of an attribute: a fit that has not seen its rows, and those rows."""
+    found = {}
+    for value in sorted({attribute(c) for c in all_cases}):
+        kept = [c for c in all_cases if attribute(c) != value]
+        found[value] = (fit(kept), [c for c in all_cases if attribute(c) == value and c.row.tuned])
+    return found
+
+
+def records(
+    fitted: dict[str, dict[str, float]],
+    tuned: Sequence[Case],
+    own: dict[str, list[float]],
+    other: dict[str, list[float]],
+) -> list[dict[str, Any]]:
+    """What is written of each class: parameters, sample, sources and spread.
+
+    The spread of a leaf is that of its own rows; that of a parent is how families are predicted that it has not seen.
+    """
+    written = []
+    for key, parameters in sorted(fitted.items()):
+        members = [c for c in tuned if principal(c) == key or principal(c).startswith(key + "/")]
+        if not members:
+            continue
+        inside = [r for leaf, rs in own.items() if leaf == key or leaf.startswith(key + "/") for r in rs]
+        leaf = key in own
+        sample = inside if leaf or len(other.get(key, [])) < 5 else other[key]
+        low, high = spread(sample)
+        if not leaf and sample is inside:
+            low, high = low / 1.3, high * 1.3  # one family only: nobody knows how another would be predicted
+        if len(sample) < 5:
+            low, high = min(low, 0.8), max(high, 1.25)
+        written.append(
+            {
+                "key": key,
+                "parameters": {name: float(f"{value:.4g}") for name, value in parameters.items()},
+                "rows": len(members),
+                "sources": sorted({c.row.collection for c in members}),
+                "low": round(low, 3),
+                "high": round(high, 3),
+            }
+        )
+    return written
+
+
 def summary(title: str, some: Sequence[Case], fitted: Callable[[Case], float]) -> None:
     by: dict[tuple[str, str], list[float]] = defaultdict(list)
     for case in some:
@@ -330,22 +406,79 @@ def summary(title: str, some: Sequence[Case], fitted: Callable[[Case], float]) -
     print(title)
     for (kind, _), errors in sorted(by.items()):
         errors.sort()
-        print(f"  {kind:46} {len(errors):4}  median {np.median(errors):6.1%}  p90 {np.percentile(errors, 90):7.1%}  worst {errors[-1]:7.0%}")
+        middle, tail = np.median(errors), np.percentile(errors, 90)
+        print(f"  {kind:46} {len(errors):4}  median {middle:6.1%}  p90 {tail:7.1%}  worst {errors[-1]:7.0%}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dry-run", action="store_true", help="fit and print, write nothing")
     parser.add_argument("--no-validation", action="store_true", help="skip the fits without a source or a family")
+    parser.add_argument(
+        "--date",
+        default=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        help="date written into the file",
+    )
     options = parser.parse_args(arguments)
     everything = cases(load_measurements().rows)
     fitted = fit(everything)
-    for key, parameters in sorted(fitted.kernels.items()):
-        print(key, {k: float(f"{v:.3g}") for k, v in parameters.items()})
-    for key, parameters in sorted(fitted.steps.items()):
-        print(key, {k: float(f"{v:.3g}") for k, v in parameters.items()})
-    summary("fitted", everything, fitted.forecast)
+    summary("fitted on everything", everything, fitted.forecast)
+    tuned = [c for c in everything if c.row.tuned]
+    own: dict[str, list[float]] = defaultdict(list)
+    for case in tuned:
+        own[principal(case)].append(math.log(case.row.seconds / fitted.forecast(case)))
+    other: dict[str, list[float]] = defaultdict(list)
+    validation = []
+    if not options.no_validation:
+        for family, (unseen, members) in without(everything, lambda c: c.family).items():
+            print("without family", family, len(members))
+            for case in members:
+                for key in ancestors(principal(case)):
+                    other[key].append(math.log(case.row.seconds / unseen.forecast(case)))
+        for source, (unseen, members) in without(everything, lambda c: c.row.collection).items():
+            summary(f"without source {source}", members, unseen.forecast)
+            by: dict[str, list[float]] = defaultdict(list)
+            for case in members:
+                by[case.row.kind].append(abs(unseen.forecast(case) / case.row.seconds - 1.0))
+            validation += [
+                {
+                    "source": source,
+                    "kind": kind,
+                    "rows": len(errors),
+                    "median": round(float(np.median(errors)), 3),
+                    "p90": round(float(np.percentile(errors, 90)), 3),
+                }
+                for kind, errors in sorted(by.items())
+            ]
+    if options.dry_run:
+        return 0
+    measured = load_measurements().rows
+    data = {
+        "date": options.date,
+        "note": "Written by tools/calibrate.py from app/catalog/data/measurements. Times in seconds, shares of vendor "
+        "peaks, elements and bytes; low and high are the 10th and 90th percentile of measured over forecast.",
+        "sources": {
+            name: next(r.source.title for r in measured if r.collection == name)
+            for name in sorted({r.collection for r in measured})
+        },
+        "kernels": records(fitted.kernels, tuned, own, other),
+        "steps": records(fitted.steps, tuned, own, other),
+        "validation": validation,
+    }
+    FILE.write_text(json_lines(data), encoding="utf-8")
+    print(f"wrote {FILE.name}: {len(data['kernels'])} kernel and {len(data['steps'])} step classes")
     return 0
+
+
+def json_lines(data: dict[str, Any]) -> str:
+    """JSON with one line an item of each list, so that a new fit shows up line by line."""
+    parts = []
+    for key, value in data.items():
+        if isinstance(value, list):
+            parts.append(f'"{key}": [\n' + ",\n".join(json.dumps(item) for item in value) + "\n]")
+        else:
+            parts.append(f'"{key}": {json.dumps(value, indent=1)}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ Every kernel follows one form with few parameters, after how kernels behave rath
     M = B / (memory BW)                                                  bytes
     N = W / (link BW_net) + sqrt(W ramp) / (link BW_net)                 bytes on a link
 
-`floor` is the least time of one kernel (launch, prologue, first bytes, or the latency of a collective), `u` the share of
-the last wave of tiles that is busy (F-11.3), `L` the length of the inner loop (the inner dimension of a product, the
+`floor` is the least time of one kernel (launch, prologue, first bytes, or the latency of a collective), `u` the share
+of the last wave of tiles that is busy (F-11.3), `L` the length of the inner loop (the inner dimension of a product, the
 keys of a query) with `depth` its prologue. A power mean joins products and bytes: near the ridge both cost.
 A whole step is the sum of its kernels times a residual factor; a step issued by the host one kernel at a time also
 waits for the host.
@@ -20,9 +20,9 @@ out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 
@@ -42,7 +42,7 @@ PARAMETERS: tuple[str, ...] = (
     "link",
     "ramp",
 )
-"""Parameters of a kernel fit, in the order of an evaluated column. Seconds, shares of a roof, powers, elements, bytes."""
+"""Parameters of a kernel fit, in the order of a column: seconds, shares of a roof, powers, elements, bytes."""
 
 NEUTRAL: Mapping[str, float] = {
     "floor": 0.0,
@@ -66,17 +66,20 @@ SPLIT_DEPTH = 1024
 
 DECODE_INTENSITY = 400.0
 LATENT_INTENSITY = 64.0
-"""FLOP for a byte read up to which attention of few queries is a decode, and from which all heads share what is read."""
+"""FLOP for a byte read up to which attention of few queries is a decode, and from which heads share what is read."""
 
 UNKNOWN_UNITS = 100
 """Compute units taken where a profile states none; wave quantisation is then a rough guess."""
 
 EXPONENT_RATIO = 256.0
-"""16-bit FLOP for one exponential, where a profile has no special-function rate: that of Hopper (4096 to 16 a clock)."""
+"""16-bit FLOP for one exponential, where a profile has no such rate: that of Hopper (4096 to 16 a clock)."""
 
 HIDDEN_EXCHANGE = 0.7
 """Share of a data-parallel exchange that runs behind the backward pass. Judgement from two-rank measurements: 0.62 to
 0.85 of an all-reduce beside products is hidden."""
+
+KEPT_TABLES = 512
+"""Row layouts whose parameter columns are kept."""
 
 WIDENING = 1.15
 """Factor on both ends of a range for each step up to a parent class (judgement), beside the parent's own spread."""
@@ -104,6 +107,9 @@ class Calibration:
     date: str
     note: str = ""
     _found: dict[tuple[str, bool], tuple[Fit, int]] = field(default_factory=dict, repr=False, compare=False)
+    _columns: dict[tuple[str, ...], tuple[Array, tuple[tuple[Fit, int], ...]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def kernel(self, key: str) -> tuple[Fit, int]:
         """The nearest fit of a kernel class, and how many steps up it lies."""
@@ -139,6 +145,9 @@ JUDGED_KERNEL = Fit(
 )
 JUDGED_STEP = Fit("any step", {"factor": 1.15, "host": 20e-6}, 0, (), 0.6, 2.0, judged=True)
 """Taken where no class has a measurement: judgement from published spreads."""
+
+UNCALIBRATED = Calibration({}, {}, "")
+"""No measurement at all: every class is judged."""
 
 PRECISION_CLASSES: Mapping[str, str] = {
     "fp64": "32bit",
@@ -178,61 +187,72 @@ class KernelFeatures:
 
 
 def kernel_features(bound: Bound) -> KernelFeatures:
-    """Features of each row of a single question's table, on the roofs of its bound."""
+    """Features of each row of a single question's table, on the roofs of its bound.
+
+    Row by row in plain numbers: a table has some tens of rows, for which arrays cost more than they save.
+    """
     table, roofs = bound.table, bound.ceilings
-    ops = table.ops
-    size = len(ops)
-    kinds = [_kind(op) for op in ops]
-    item = np.array([PRECISIONS[op.dtype].element_bytes if op.dtype else 1.0 for op in ops])
-    executed = table["executed"]
-    read, written = table["act_read"], table["act_write"]
-    exponentials = table["exponentials"]
-    gemm = np.array([kind == "gemm" for kind in kinds])
-    attention = np.array([kind in ("attention", "attention backward") for kind in kinds])
-    utilisation = np.ones(size)
-    length = np.full(size, np.inf)
     units = float(roofs.units or UNKNOWN_UNITS)
-    decode = latent = np.zeros(size, dtype=bool)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if gemm.any():
-            groups = np.maximum(table["groups"], 1.0)
-            m, n, k = _product_shape(executed, read, written, item, groups)
-            utilisation = np.where(gemm, _busy_share(m, n, k, groups, units), utilisation)
-            length = np.where(gemm, k, length)
-        if attention.any():
-            backward = np.array([kind == "attention backward" for kind in kinds])
-            # FLOP for one exponential: twice the sum of key and value dimensions, 2.5 times that backward
-            width = np.maximum(executed / np.maximum(exponentials, 1.0) / np.where(backward, 10.0, 4.0), 1.0)
-            # backward rows read q, k, v, o and the output's gradient, and write as much as q, k and v
-            outputs = np.where(backward, np.maximum(read - written, 0.0) / 2.0, written)
-            queries = outputs / (item * width)
-            length = np.where(attention, exponentials / np.maximum(queries, 1.0), length)
-            tiles = np.ceil(queries / TILE)
-            utilisation = np.where(attention, tiles / (np.ceil(tiles / units) * units), utilisation)
-            seen = read + table["kv_read"]
-            decode = ~backward & attention & (written * 8.0 < seen) & (executed < DECODE_INTENSITY * seen)
-            latent = decode & (executed > LATENT_INTENSITY * seen)
-    length = np.where(np.isfinite(length) & (length > 0), length, np.inf)
-    utilisation = np.where(np.isfinite(utilisation) & (utilisation > 0), utilisation, 1.0)
-    utilisation = np.where(decode, 1.0, utilisation)
-    length = np.where(decode, np.inf, length)
-    keys = tuple(
-        _key(_special(kinds[i], decode[i], latent[i], table["groups"][i]), op.dtype, roofs.family)
-        for i, op in enumerate(ops)
-    )
     rate = roofs.exponentials or roofs.flop.get("bf16", roofs.flop.get("fp16", 0.0)) / EXPONENT_RATIO
-    per_flop = np.array([1.0 / roofs.flop_rate(op.dtype) if op.pipe == "tensor" else 0.0 for op in ops])
+    names = ("executed", "exponentials", "act_read", "act_write", "kv_read", "groups")
+    keys: list[str] = []
+    products: list[float] = []
+    scores: list[float] = []
+    busy: list[float] = []
+    length: list[float] = []
+    for op, *cells in zip(table.ops, *(table[name].tolist() for name in names), strict=True):
+        executed, exponentials, read, written, cached, groups = cells
+        kind, share, depth, exponential_time = _kind(op), 1.0, math.inf, 0.0
+        item = PRECISIONS[op.dtype].element_bytes if op.dtype else 1.0
+        if kind == "gemm" and executed > 0:
+            m, n, depth = _product_shape(executed, read, written, item, max(groups, 1.0))
+            share = _busy_share(m, n, depth, max(groups, 1.0), units)
+            if groups > 1.5:
+                kind = "gemm grouped"
+        elif op.kind == "attention" and exponentials > 0:
+            exponential_time = exponentials / rate if rate else 0.0
+            kind, share, depth = _attention(kind, executed, exponentials, read, written, cached, item, units)
+        keys.append(_key(kind, op.dtype, roofs.family))
+        products.append(executed / roofs.flop_rate(op.dtype) if op.pipe == "tensor" else 0.0)
+        scores.append(exponential_time)
+        busy.append(share)
+        length.append(depth)
+    moved = bound.op_net
     return KernelFeatures(
-        keys=keys,
-        products=executed * per_flop,
-        exponentials=np.where(attention, exponentials / rate, 0.0) if rate else np.zeros(size),
+        keys=tuple(keys),
+        products=np.array(products),
+        exponentials=np.array(scores),
         bytes=bound.op_hbm,
-        wire=bound.op_net,
-        link_rate=np.where(bound.op_net > 0, bound.op_net_bytes / np.where(bound.op_net > 0, bound.op_net, 1.0), 1.0),
-        utilisation=utilisation,
-        length=length,
+        wire=moved,
+        link_rate=bound.op_net_bytes / np.maximum(moved, 1e-30) + (moved == 0.0),
+        utilisation=np.array(busy),
+        length=np.array(length),
         launches=table["launches"],
     )
+
+
+def _attention(
+    kind: str,
+    executed: float,
+    exponentials: float,
+    read: float,
+    written: float,
+    cached: float,
+    item: float,
+    units: float,
+) -> tuple[str, float, float]:
+    """Kind, busy share of the last wave and keys of a query of an attention row, from its FLOP and bytes."""
+    seen = read + cached
+    backward = kind == "attention backward"
+    if not backward and written * 8.0 < seen and executed < DECODE_INTENSITY * seen:
+        return "attention latent" if executed > LATENT_INTENSITY * seen else "attention decode", 1.0, math.inf
+    # FLOP for one exponential: twice the sum of key and value dimensions, 2.5 times that backward
+    width = max(executed / exponentials / (10.0 if backward else 4.0), 1.0)
+    # backward rows read q, k, v, o and the output's gradient, and write as much as q, k and v
+    outputs = max(read - written, 0.0) / 2.0 if backward else written
+    queries = max(outputs / (item * width), 1.0)
+    tiles = math.ceil(queries / TILE)
+    return kind, tiles / (math.ceil(tiles / units) * units), exponentials / queries
 
 
 def kernel_seconds(features: KernelFeatures, parameters: Array) -> Array:
@@ -241,22 +261,25 @@ def kernel_seconds(features: KernelFeatures, parameters: Array) -> Array:
     products = features.products / (compute * features.utilisation**wave) * (1.0 + depth / features.length)
     products = products + features.exponentials / exponent
     moved = features.bytes / memory
-    busy = np.cbrt(products**3 + moved**3)
+    busy = np.cbrt(products * products * products + moved * moved * moved)
+    if not features.wire.any():
+        return np.asarray(floor * features.launches + busy)
     wire = features.wire / link
     wire = wire + np.sqrt(wire * ramp / (link * features.link_rate))
     return np.asarray(floor * features.launches + busy + wire)
 
 
-def parameters_of(calibration: Calibration, keys: tuple[str, ...]) -> tuple[Array, list[tuple[Fit, int]]]:
+def parameters_of(calibration: Calibration, keys: tuple[str, ...]) -> tuple[Array, tuple[tuple[Fit, int], ...]]:
     """Parameter columns for rows of these classes, and the fits they came from."""
-    fits = [calibration.kernel(key) for key in keys]
-    columns = [_column_of(tuple(fit.parameters.get(name, NEUTRAL[name]) for name in PARAMETERS)) for fit, _ in fits]
-    return np.array(columns).T if columns else np.zeros((len(PARAMETERS), 0)), fits
-
-
-@lru_cache(maxsize=1024)
-def _column_of(values: tuple[float, ...]) -> tuple[float, ...]:
-    return values
+    found = calibration._columns.get(keys)
+    if found is None:
+        fits = tuple(calibration.kernel(key) for key in keys)
+        columns = [[fit.parameters.get(name, NEUTRAL[name]) for name in PARAMETERS] for fit, _ in fits]
+        found = (np.array(columns, dtype=np.float64).reshape(len(keys), len(PARAMETERS)).T.copy(), fits)
+        if len(calibration._columns) >= KEPT_TABLES:
+            calibration._columns.clear()
+        calibration._columns[keys] = found
+    return found
 
 
 def _kind(op: Op) -> str:
@@ -269,44 +292,34 @@ def _kind(op: Op) -> str:
     return "elementwise"
 
 
-def _special(kind: str, decode: bool, latent: bool, groups: float) -> str:
-    """The kind of a row where its shape makes another kernel of it."""
-    if latent:
-        return "attention latent"
-    if decode:
-        return "attention decode"
-    return "gemm grouped" if kind == "gemm" and groups > 1.5 else kind
-
-
 def _key(kind: str, dtype: str, family: str) -> str:
     if kind in ("elementwise", "collective"):
         return f"{kind}/any/{family}"
     return f"{kind}/{PRECISION_CLASSES.get(dtype, '16bit')}/{family}"
 
 
-def _product_shape(flop: Array, read: Array, written: Array, item: Array, groups: Array) -> tuple[Array, Array, Array]:
+def _product_shape(flop: float, read: float, written: float, item: float, groups: float) -> tuple[float, float, float]:
     """m, n and k of each of a row's products, from its FLOP and bytes: mnk, mk and mn say all three.
 
-    A weight gradient writes no activations: its two equal sides follow from what it reads, and m is its inner dimension.
+    A weight gradient writes no activations: its sides, taken as equal, follow from what it reads, and so its depth.
     """
-    n = flop * item / (2.0 * read)
-    k = flop * item / (2.0 * written)
-    m = flop / (2.0 * n * k * groups)
+    if written > 0 and read > 0:
+        n, k = flop * item / (2.0 * read), flop * item / (2.0 * written)
+        return flop / (2.0 * n * k * groups), n, k
+    if read <= 0:
+        return TILE, TILE, math.inf
     side = flop * item / read  # twice n k / (n + k), where both sides are alike
-    inner = flop / (2.0 * side * side * groups)
-    gradient = written <= 0
-    return np.where(gradient, side, m), np.where(gradient, side, n), np.where(gradient, inner, k)
+    return side, side, flop / (2.0 * side * side * groups)
 
 
-def _busy_share(m: Array, n: Array, k: Array, groups: Array, units: float) -> Array:
+def _busy_share(m: float, n: float, k: float, groups: float, units: float) -> float:
     """Useful share of the tiles and waves of a product (F-11.3); a deep one is split over idle units."""
-    rows = np.ceil(np.maximum(m, 1.0) / TILE)
-    columns = np.ceil(np.maximum(n, 1.0) / TILE)
+    rows, columns = math.ceil(max(m, 1.0) / TILE), math.ceil(max(n, 1.0) / TILE)
     tiles = rows * columns * groups
-    splits = np.clip(np.floor(k / SPLIT_DEPTH), 1.0, np.maximum(np.floor(units / tiles), 1.0))
-    waves = np.ceil(tiles * splits / units)
+    splits = min(max(k // SPLIT_DEPTH, 1.0), max(units // tiles, 1.0)) if k < math.inf else 1.0
+    waves = math.ceil(tiles * splits / units)
     padded = m * n / (rows * columns * TILE * TILE)
-    return np.asarray(np.minimum(tiles * splits / (waves * units), 1.0) * padded)
+    return min(tiles * splits / (waves * units), 1.0) * min(max(padded, 1e-3), 1.0)
 
 
 def step_class(table: CostTable, workload: Workload, family: str) -> str:
@@ -328,7 +341,7 @@ def step_class(table: CostTable, workload: Workload, family: str) -> str:
 
 def step_seconds(
     bound: Bound, calibration: Calibration, workload: Workload | None
-) -> tuple[Seconds, list[tuple[Fit, int]], tuple[Fit, int] | None, Array]:
+) -> tuple[Seconds, tuple[tuple[Fit, int], ...], tuple[Fit, int] | None, Array]:
     """Forecast of a single question: its seconds, the kernel fits of its rows, the step's fit, and seconds a row.
 
     Without a workload the table is an operation by itself: no residual factor, no host.
@@ -338,11 +351,12 @@ def step_seconds(
     parameters, fits = parameters_of(calibration, features.keys)
     each = kernel_seconds(features, parameters)
     each = np.maximum(each, bound.op_time) * table["effort"]
-    wire = np.asarray(bound.op_net > 0)
-    each = np.where(wire, each * (1.0 - table["hidden"]), each)
+    if table["hidden"].any():
+        each = np.where(bound.op_net > 0, each * (1.0 - table["hidden"]), each)
     seconds = each * table["count"]
     if workload is None:
-        return float(seconds.sum()) + float(bound.terms["imbalance"]), fits, None, seconds
+        waiting = float(bound.terms["imbalance"]) + float(bound.terms["sync"])
+        return float(seconds.sum()) + waiting, fits, None, seconds
     step_fit = calibration.step(step_class(table, workload, bound.ceilings.family))
     return combine(bound, seconds, step_fit[0], workload.launch_mode), fits, step_fit, seconds
 
@@ -350,8 +364,10 @@ def step_seconds(
 def combine(bound: Bound, seconds: Array, fit: Fit, launch_mode: str) -> Seconds:
     """A step's time from those of its rows: exchanges of gradients partly hidden, waiting, residual factor and host."""
     table = bound.table
-    exchanged = np.array([op.stage == "data parallel" for op in table.ops])
-    exchange = float(seconds[exchanged].sum())
+    exchange = 0.0
+    for op, time in zip(table.ops, seconds.tolist(), strict=True):
+        if op.stage == "data parallel":
+            exchange += time
     work = float(seconds.sum()) - exchange
     shown = max(exchange - work, 0.0) + (1.0 - HIDDEN_EXCHANGE) * min(exchange, work)
     waiting = float(bound.terms["imbalance"])

@@ -1,4 +1,4 @@
-"""What a well-tuned stack gets, with a low and a high: the bound's own rows with efficiencies below one."""
+"""What a well-tuned stack gets, with a low and a high: the bound's own rows with fitted efficiencies."""
 
 from __future__ import annotations
 
@@ -6,58 +6,77 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.domain.cost import over_operations
+from app.domain.calibration import UNCALIBRATED, WIDENING, Calibration, Fit, step_seconds
 from app.domain.lower_bound import Bound
 from app.domain.units import Seconds
+from app.domain.workload import Workload
 
-
-@dataclass(frozen=True, slots=True)
-class Efficiencies:
-    """Share of each roof that kernels reach, and the least time of one kernel."""
-
-    compute: float
-    memory: float
-    net: float
-    kernel_floor: Seconds
-
-
-LOW = Efficiencies(compute=0.80, memory=0.92, net=0.85, kernel_floor=0.7e-6)
-EXPECTED = Efficiencies(compute=0.65, memory=0.80, net=0.70, kernel_floor=1.6e-6)
-HIGH = Efficiencies(compute=0.40, memory=0.60, net=0.40, kernel_floor=3.0e-6)
-"""Judgement from published spreads: GEMM 0.44 to 0.84 of peak, decode attention 0.54 to 0.88 of HBM, in-node NCCL 0.16
-to 0.78, and 0.66 to 2.6 microseconds for the smallest kernels. They are not fitted to any one device or kernel."""
-
-BASIS = (
-    "Default efficiencies, a judgement from published kernel measurements, not calibrated by kind, shape and device: "
-    f"{EXPECTED.compute:.0%} of compute, {EXPECTED.memory:.0%} of HBM, {EXPECTED.net:.0%} of links and "
-    f"{EXPECTED.kernel_floor * 1e6:g} us a kernel at least; operations one after another."
-)
+NOTABLE_SHARE = 0.2
+"""Share of a step's kernel time from which a class of kernels that nobody measured is worth a word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
+    """A forecast in seconds. Four of five measurements of its class lie between `low` and `high`."""
+
     time: Seconds
     low: Seconds
     high: Seconds
     basis: str
 
 
-def expected_time(bound: Bound) -> Expected:
-    """Forecast for a single question. Never below the bound: the low end is raised to it."""
-    floor = float(bound.overlapped)
-    low, middle, high = (max(_serial(bound, e), floor) for e in (LOW, EXPECTED, HIGH))
-    return Expected(time=middle, low=min(low, middle), high=max(middle, high), basis=BASIS)
+def expected_time(bound: Bound, calibration: Calibration = UNCALIBRATED, workload: Workload | None = None) -> Expected:
+    """Forecast of a single question, never below its bound.
 
-
-def _serial(bound: Bound, e: Efficiencies) -> Seconds:
-    net = bound.op_net / e.net * (1.0 - bound.table["hidden"])
-    per_op = np.maximum(np.maximum(bound.op_compute / e.compute, bound.op_hbm / e.memory), net)
-    floored = np.maximum(per_op, e.kernel_floor * bound.table["launches"]) * bound.table["effort"]
-    seconds = floored * bound.table["count"]
-    kernels = float(over_operations(seconds))
-    waiting = float(bound.terms["imbalance"])
-    if bound.table.bubble:
-        waiting += bound.table.bubble * float(over_operations(seconds * bound.table.pipelined))
+    `bound` is that of vendor peaks: fits are shares of those. With a workload the table is a step; without one it is an
+    operation by itself. Without a calibration the forecast is a judgement, and says so.
+    """
+    middle, fits, step, seconds = step_seconds(bound, calibration, workload)
+    total = float(seconds.sum()) or 1.0
+    shares: dict[str, float] = {}
+    up_by: dict[str, tuple[Fit, int]] = {}
+    for (fit, up), share in zip(fits, (seconds / total).tolist(), strict=True):
+        if up and step is not None:
+            shares[fit.key] = shares.get(fit.key, 0.0) + share
+            up_by[fit.key] = (fit, up)
+    if step is not None:
+        fit, up = step
+        basis = f"Sum of fitted kernels times {fit.parameters['factor']:.2f}, from steps: {_described(fit, up)}"
+    elif fits:
+        fit, up = fits[int(np.argmax(seconds))]
+        basis = f"Fitted kernel: {_described(fit, up)}"
     else:
-        waiting += float(bound.terms["sync"])
-    return max(kernels, float(bound.terms["launch"])) + waiting
+        fit, up = UNCALIBRATED.kernel("")
+        basis = "Nothing to do."
+    widening = WIDENING**up
+    if step is not None:
+        guessed = {key: share for key, share in shares.items() if share >= NOTABLE_SHARE}
+        for key in guessed:
+            basis += f" Its {_named(up_by[key][0])} kernels are a guess, {shares[key]:.0%} of their time."
+        widening *= WIDENING ** min(sum(share * up_by[key][1] for key, share in guessed.items()), 2.0)
+    if calibration.date:
+        basis += f" Calibration of {calibration.date}."
+    floor = float(bound.overlapped)
+    middle = max(middle, floor)
+    low = max(middle * fit.low / widening, floor)
+    high = middle * fit.high * widening
+    return Expected(time=middle, low=min(low, middle), high=max(high, middle), basis=basis)
+
+
+def _described(fit: Fit, up: int) -> str:
+    """The sample and spread of a fit, and whether it is a guess."""
+    if fit.judged:
+        return (
+            "a guess, no measurement speaks about this: default efficiencies, a judgement from published spreads; "
+            f"{fit.low:.2f} to {fit.high:.2f} of the forecast."
+        )
+    of = "source" if len(fit.sources) == 1 else "sources"
+    sample = f"{_named(fit)}, {fit.rows} measured by {len(fit.sources)} {of}"
+    spread = f"four of five lie between {fit.low:.2f} and {fit.high:.2f} of the forecast"
+    if up:
+        return f"a guess, none measured on this device family or precision: {sample}, {spread}, widened."
+    return f"{sample}, {spread}."
+
+
+def _named(fit: Fit) -> str:
+    return ", ".join(part for part in fit.key.split("/") if part not in ("any", "native"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from app.catalog.calibration import load_calibration
 from app.domain.collectives import COLLECTIVES
 from app.domain.cost import TIERS, CostTable
 from app.domain.errors import InvalidInput, MissingFigure
@@ -123,11 +124,27 @@ def _evaluate(
         model=model,
         workload=workload,
         bound=bound,
-        expected=expected_time(bound),
+        expected=_forecast(hardware, bound, workload),
         memory=memory_use(
             model, workload, hardware.memory_capacity, ranks_per_node=domain, edit=scenario.edited_memory
         ),
         assumptions=tuple(notes),
+    )
+
+
+def _forecast(hardware: HardwareProfile, bound: Bound, workload: Workload | None = None) -> Expected:
+    """What a well-tuned stack takes. Fits are shares of vendor peaks, whatever ceilings the bound was asked with."""
+    peaks = bound
+    if "achievable" in bound.ceilings.names.values():
+        roofs = replace(ceilings(hardware), cache=bound.ceilings.cache)
+        mode = "graph" if workload is None else workload.launch_mode
+        peaks = lower_bound(bound.table, roofs, launch_mode=mode)
+    forecast = expected_time(peaks, load_calibration(), workload)
+    floor = float(bound.overlapped)
+    if forecast.low >= floor:
+        return forecast
+    return replace(
+        forecast, time=max(forecast.time, floor), low=max(forecast.low, floor), high=max(forecast.high, floor)
     )
 
 
@@ -162,7 +179,7 @@ def estimate_op(ctx: Context, request: OpRequest) -> OpEstimate:
     return OpEstimate(
         hardware=hardware,
         bound=bound,
-        expected=expected_time(bound),
+        expected=_forecast(hardware, bound),
         assumptions=(*defaults, *inner, *notes, "Operands are read from HBM once and results written once."),
     )
 

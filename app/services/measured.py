@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from app.domain.single_op import attention_table, collective_table, elementwise_
 from app.domain.step import DEFAULT_RANKS_PER_NODE, cost_table
 from app.domain.workload import Dtypes, Parallel, Workload
 
-CALCULATORS = {
+CALCULATORS: Mapping[str, Callable[..., CostTable]] = {
     "gemm": gemm_table,
     "attention": attention_table,
     "elementwise": elementwise_table,

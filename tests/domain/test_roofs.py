@@ -49,7 +49,7 @@ def test_waiting_comes_on_top() -> None:
     bound = lower_bound(table(weights=3.35e12), ceilings(H100), sync=0.25, imbalance=0.5)
     assert float(bound.overlapped) == pytest.approx(1.75)
     assert float(bound.serial) == pytest.approx(1.75)
-    assert expected_time(bound).low > 1.75
+    assert expected_time(bound).time > 1.75
 
 
 def test_activations_that_fit_in_cache_need_no_memory() -> None:
