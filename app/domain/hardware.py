@@ -9,6 +9,9 @@ from typing import Any
 from app.domain.errors import MissingFigure
 from app.domain.units import Bytes, BytesPerSecond, FlopPerSecond, PerSecond, Seconds, Watts
 
+DEFAULT_RANKS_PER_NODE = 8
+"""Devices of one host where a profile states no scale-up domain."""
+
 
 @dataclass(frozen=True, slots=True)
 class FigureSource:
@@ -102,6 +105,12 @@ class HardwareProfile:
             known = ", ".join(sorted(self.peak)) or "none"
             raise MissingFigure(self.name, f"peak {precision} throughput", f"the profile has {known}")
         return value
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Devices that reach each other by the fast fabric; where none is stated, the usual eight of one host."""
+        size = None if self.scale_up is None else self.scale_up.domain_size
+        return size if size is not None and size > 1 else DEFAULT_RANKS_PER_NODE
 
     @property
     def cache_capacity(self) -> Bytes | None:

@@ -16,6 +16,7 @@ from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.hardware import HardwareProfile
 from app.domain.precision import PRECISIONS
 from app.domain.units import Bytes, BytesPerSecond, FlopPerSecond, Grid, PerSecond, Seconds
+from app.domain.workload import Workload
 
 CeilingChoice: TypeAlias = Literal["peak", "achievable"]
 RESOURCES: tuple[str, ...] = ("compute", "hbm", "net", "launch", "sync", "imbalance")
@@ -59,6 +60,15 @@ class Ceilings:
                 self.profile, f"peak {key} throughput", f"it has {', '.join(sorted(self.flop)) or 'none'}"
             )
         return rate
+
+    def notes_for(self, workload: Workload) -> list[str]:
+        """The assumptions that matter to a workload: launch overhead in eager mode, links with several devices."""
+        return [
+            note
+            for note in self.assumptions
+            if (workload.launch_mode == "eager" or "launch overhead" not in note)
+            and (workload.parallel.devices > 1 or "scale-up" not in note)
+        ]
 
     def link_rate(self, tier: Tier) -> BytesPerSecond:
         rate = self.links.get(tier)

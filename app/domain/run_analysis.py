@@ -15,12 +15,12 @@ from typing import Any, Literal, TypeAlias
 
 from app.domain.errors import DomainError, InvalidInput
 from app.domain.hardware import HardwareProfile
-from app.domain.lower_bound import RESOURCES, Bound, Ceilings, ceilings, lower_bound
+from app.domain.lower_bound import RESOURCES, Bound, ceilings, lower_bound
 from app.domain.memory import memory_use
 from app.domain.model import ModelSpec
 from app.domain.precision import PRECISIONS
 from app.domain.run import Finding, ParsedRun
-from app.domain.step import DEFAULT_RANKS_PER_NODE, cost_table
+from app.domain.step import cost_table
 from app.domain.units import Flop, Ratio, Seconds
 from app.domain.workload import MAX_TOKENS, Dtypes, Parallel, Workload
 
@@ -516,12 +516,6 @@ def _whole(value: Any) -> int:
     return max(int(value), 1) if value else 1
 
 
-def scale_up_domain(hardware: HardwareProfile) -> int:
-    """Devices that reach each other by the fast fabric; without one, those of a usual host."""
-    size = hardware.scale_up.domain_size if hardware.scale_up is not None else None
-    return size if size is not None and size > 1 else DEFAULT_RANKS_PER_NODE
-
-
 def _laid_out(
     step: _Step, hardware: HardwareProfile, model: ModelSpec, layout: Mapping[str, Any]
 ) -> tuple[Workload, list[str], list[Finding]]:
@@ -558,7 +552,7 @@ def _laid_out(
         if use.fits is False:
             findings.append(_does_not_fit(step, workload, use.peak, hardware))
         return workload, notes, findings
-    tp, domain = 1, scale_up_domain(hardware)
+    tp, domain = 1, hardware.ranks_per_node
     while memory_use(model, at(tp), capacity).fits is False and tp * 2 <= domain and _divides(model, tp * 2):
         tp *= 2
     use = memory_use(model, at(tp), capacity)
@@ -603,7 +597,7 @@ def _row(
     model.require_supported()
     roofs = ceilings(hardware)
     workload, layout_notes, findings = _laid_out(step, hardware, model, layout)
-    table = cost_table(model, workload, ranks_per_node=scale_up_domain(hardware))
+    table = cost_table(model, workload, ranks_per_node=hardware.ranks_per_node)
     bound = lower_bound(table, roofs, launch_mode=workload.launch_mode)
     floor, measured = float(bound.overlapped), step.measured
     if not math.isfinite(floor) or floor <= 0:
@@ -632,7 +626,7 @@ def _row(
         gap=_gap(bound, measured),
         workload=workload,
         detail=bound,
-        assumptions=(*step.assumptions, *layout_notes, *dtype_notes, *_roof_notes(roofs, workload), *table.assumptions),
+        assumptions=(*step.assumptions, *layout_notes, *dtype_notes, *roofs.notes_for(workload), *table.assumptions),
         notes=step.notes,
     )
     return row, findings
@@ -677,15 +671,6 @@ def _gap(bound: Bound, measured: Seconds) -> tuple[GapPart, ...]:
     if left > 0:
         parts.append(GapPart("other", "Not explained by the model", left))
     return tuple(parts)
-
-
-def _roof_notes(roofs: Ceilings, workload: Workload) -> list[str]:
-    return [
-        note
-        for note in roofs.assumptions
-        if (workload.launch_mode == "eager" or "launch overhead" not in note)
-        and (workload.parallel.devices > 1 or "scale-up" not in note)
-    ]
 
 
 # --- words ---------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from app.domain.blocks.tower import encoder_rows, prediction_rows, tower_rows
 from app.domain.cost import CostTable, Op
 from app.domain.denoiser import UNet
 from app.domain.errors import InvalidInput
+from app.domain.hardware import DEFAULT_RANKS_PER_NODE
 from app.domain.inputs import (
     check_inputs,
     input_assumptions,
@@ -46,8 +47,6 @@ from app.domain.model import (
 )
 from app.domain.units import Grid
 from app.domain.workload import MAX_TOKENS, Workload
-
-DEFAULT_RANKS_PER_NODE = 8
 
 
 def cost_table(

@@ -21,7 +21,6 @@ from app.domain.memory import MemoryUse, memory_use
 from app.domain.model import ModelSpec
 from app.domain.precision import PRECISIONS
 from app.domain.single_op import attention_table, collective_table, elementwise_table, gemm_table
-from app.domain.step import DEFAULT_RANKS_PER_NODE
 from app.domain.workload import Workload
 from app.services.context import Context
 from app.services.contracts import AttentionBody, BoundRequest, CollectiveBody, GemmBody, OpRequest
@@ -113,10 +112,10 @@ def _evaluate(
     hardware: HardwareProfile, scenario: Scenario, roofs: Ceilings, assumptions: tuple[str, ...]
 ) -> BoundEstimate:
     model, workload = scenario.model, scenario.workload
-    domain = scale_up_domain(hardware)
+    domain = hardware.ranks_per_node
     table = scenario.table(domain)
     bound = lower_bound(table, roofs, launch_mode=workload.launch_mode)
-    notes = [*assumptions, *_roof_notes(roofs, workload), *table.assumptions]
+    notes = [*assumptions, *roofs.notes_for(workload), *table.assumptions]
     if hardware.memory_capacity is None:
         notes.append("The profile states no memory capacity: whether the step fits is not known.")
     return BoundEstimate(
@@ -191,7 +190,7 @@ def _op_table(request: OpRequest, hardware: HardwareProfile) -> CostTable:
     if isinstance(op, AttentionBody):
         return attention_table(**op.model_dump(exclude={"op"}))
     if isinstance(op, CollectiveBody):
-        per_node = op.ranks_per_node or scale_up_domain(hardware)
+        per_node = op.ranks_per_node or hardware.ranks_per_node
         in_switch = (
             hardware.scale_up is not None and hardware.scale_up.in_network_reduction
             if op.in_switch_reduction is None
@@ -202,12 +201,6 @@ def _op_table(request: OpRequest, hardware: HardwareProfile) -> CostTable:
     return elementwise_table(op.elements, op.reads, op.writes, op.dtype)
 
 
-def scale_up_domain(hardware: HardwareProfile) -> int:
-    """Devices that reach each other by the fast fabric; by PCIe, those of one host."""
-    domain = None if hardware.scale_up is None else hardware.scale_up.domain_size
-    return domain if domain is not None and domain > 1 else DEFAULT_RANKS_PER_NODE
-
-
 def generation_code(hardware: HardwareProfile) -> str | None:
     """The generation as kernels name it (`sm90`, `gfx942`), the vendor where it has no such code, None if unknown."""
     if hardware.compute_capability is not None:
@@ -215,15 +208,6 @@ def generation_code(hardware: HardwareProfile) -> str | None:
     if hardware.gfx is not None or hardware.vendor == "NVIDIA":
         return hardware.gfx
     return hardware.vendor
-
-
-def _roof_notes(roofs: Ceilings, workload: Workload) -> list[str]:
-    return [
-        note
-        for note in roofs.assumptions
-        if (workload.launch_mode == "eager" or "launch overhead" not in note)
-        and (workload.parallel.devices > 1 or "scale-up" not in note)
-    ]
 
 
 def used_roofs(bound: Bound) -> list[dict[str, Any]]:

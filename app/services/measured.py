@@ -13,7 +13,7 @@ from app.domain.hardware import HardwareProfile
 from app.domain.lower_bound import Bound, ceilings, lower_bound
 from app.domain.model import Attention, DenseMlp, LatentAttention, LayerGroup, ModelSpec, MoeMlp
 from app.domain.single_op import attention_table, collective_table, elementwise_table, gemm_table
-from app.domain.step import DEFAULT_RANKS_PER_NODE, cost_table
+from app.domain.step import cost_table
 from app.domain.workload import Dtypes, Parallel, Workload
 
 CALCULATORS: Mapping[str, Callable[..., CostTable]] = {
@@ -99,9 +99,7 @@ def _step_table(hardware: HardwareProfile, question: Mapping[str, Any], catalog:
         (group,) = model.layers
         model = replace(model, layers=(replace(group, count=question["layers"]),))
     workload = _workload(question["step"])
-    domain = hardware.scale_up.domain_size if hardware.scale_up is not None else None
-    per_node = domain if domain is not None and domain > 1 else DEFAULT_RANKS_PER_NODE
-    return cost_table(model, workload, ranks_per_node=per_node), workload
+    return cost_table(model, workload, ranks_per_node=hardware.ranks_per_node), workload
 
 
 def _workload(step: Mapping[str, Any]) -> Workload:

@@ -19,7 +19,7 @@ from app.domain.thresholds import Threshold, thresholds
 from app.domain.workload import PRESETS, default_seq_len
 from app.services.context import Context
 from app.services.contracts import BoundRequest
-from app.services.estimate import BoundEstimate, estimate_bound, known_precisions, preferred_precision, scale_up_domain
+from app.services.estimate import BoundEstimate, estimate_bound, known_precisions, preferred_precision
 from app.services.references import own_names, resolve_hardware, resolve_model
 
 DEFAULT_HARDWARE = "nvidia-h100-sxm"
@@ -448,7 +448,7 @@ def what_would_have_to_be_true(ctx: Context, state: WhatIf) -> tuple[Threshold, 
     request = state.request(model)
     hardware, _ = resolve_hardware(ctx, request.hardware)
     roofs = ceilings(hardware, request.ceilings)
-    return thresholds(model, request.workload.to_domain(), roofs, scale_up_domain(hardware))
+    return thresholds(model, request.workload.to_domain(), roofs, hardware.ranks_per_node)
 
 
 @dataclass(frozen=True, slots=True)
