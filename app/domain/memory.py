@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -39,7 +39,7 @@ from app.domain.parameters import (
 )
 from app.domain.precision import index_key_bytes
 from app.domain.units import Bytes, Grid
-from app.domain.workload import Dtypes, Workload
+from app.domain.workload import MAX_TOKENS, Dtypes, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +114,36 @@ class StageParameters:
         return self.dense / (layout.dp * layout.cp) + self.experts / layout.expert_replicas
 
 
-def stage_parameters(model: ModelSpec, layout: Layout, stage: str = "heaviest") -> StageParameters:
-    """Parameters of a device of the `first`, `last` or `heaviest` stage.
+Stage: TypeAlias = int | Literal["heaviest"]
+"""A pipeline stage counted from 0, or one that holds the most of everything."""
 
-    Layers go to stages as evenly as they divide; the first stage also holds the embedding, the last one the output head
-    (a copy of the embedding where the two are tied).
+
+def stage_layers(model: ModelSpec, layout: Layout, stage: Stage = "heaviest") -> int:
+    """Layers of a stage: as many as divide evenly, and one more in the first stages where some are left over."""
+    each, left = divmod(model.num_layers, layout.pp)
+    return each + (1 if left and (stage == "heaviest" or stage < left) else 0)
+
+
+def _layer_share(model: ModelSpec, layout: Layout, stage: Stage) -> float:
+    return stage_layers(model, layout, stage) / model.num_layers if model.num_layers else 1.0
+
+
+def stage_parameters(model: ModelSpec, layout: Layout, stage: Stage = "heaviest") -> StageParameters:
+    """Parameters of a device of one stage, or of the heaviest that there could be.
+
+    The first stage also holds the embedding, the last one the output head (a copy of the embedding where the two are
+    tied).
     """
     whole = sharded_parameters(model, layout.tp, expert_shards=layout.ep * layout.etp)
-    share = math.ceil(model.num_layers / layout.pp) / model.num_layers if model.num_layers else 1.0
+    share = _layer_share(model, layout, stage)
     head = whole.embedding if model.tied_embeddings and layout.pp > 1 else whole.head
+    ends: Grid
     if layout.pp == 1:
         ends = whole.embedding + whole.head
+    elif stage == "heaviest":
+        ends = np.maximum(whole.embedding, head)
     else:
-        ends = {"first": whole.embedding, "last": head}.get(stage, np.maximum(whole.embedding, head))
+        ends = whole.embedding if stage == 0 else head if stage == layout.pp - 1 else 0.0
     return StageParameters((whole.attention + whole.mlp + whole.norms) * share + ends, whole.experts * share)
 
 
@@ -163,7 +180,7 @@ def _matrices(h: int, width: int, gated: bool, bias: bool, tp: Grid) -> Grid:
 
 
 def running_parameters(
-    model: ModelSpec, workload: Workload, layout: Layout, stage: str = "heaviest"
+    model: ModelSpec, workload: Workload, layout: Layout, stage: Stage = "heaviest"
 ) -> StageParameters:
     """Parameters of a device with those of the tower and the prediction modules that the workload asks for."""
     own = stage_parameters(model, layout, stage)
@@ -184,10 +201,11 @@ def running_parameters(
 
 @dataclass(frozen=True, slots=True)
 class OptimizerBytes:
-    """Bytes a parameter: `state` resident (moments and master copy), `traffic` read and written by one step."""
+    """Bytes a parameter: `state` resident (moments and `master` copy), `traffic` read and written by one step."""
 
     state: Bytes
     traffic: Bytes
+    master: Bytes = 0.0
 
 
 def optimizer_bytes_per_parameter(optimizer: str, dtypes: Dtypes) -> OptimizerBytes:
@@ -198,7 +216,7 @@ def optimizer_bytes_per_parameter(optimizer: str, dtypes: Dtypes) -> OptimizerBy
     master = 4.0 if w < 4 else 0.0
     source = master or w  # what the update reads
     moments = {"adamw": 2 * s, "adamw8bit": 2.0, "sgd": s}[optimizer]
-    return OptimizerBytes(state=moments + master, traffic=g + moments + source + moments + master + w)
+    return OptimizerBytes(moments + master, g + moments + source + moments + master + w, master)
 
 
 def kv_bytes_per_token(model: ModelSpec, kv: Bytes, tp: Grid = 1, *, context_len: Grid | None = None) -> Grid:
@@ -286,65 +304,98 @@ def memory_use(
     """
     layout = layout_of(model, workload, ranks_per_node)
 
-    def held_at(stage: str, asked: Workload) -> dict[str, float]:
-        objects = _objects(model, asked, layout, stage)
-        return objects if edit is None else dict(edit(objects, asked))
+    def held_at(stage: int, asked: Workload) -> Mapping[str, float]:
+        return _edited(model, asked, layout, stage, edit)
 
-    stages = {stage: held_at(stage, workload) for stage in _stages(layout)}
+    stages = {stage: held_at(stage, workload) for stage in dict.fromkeys((0, layout.pp - 1))}
     fullest = max(stages.values(), key=lambda objects: sum(objects.values()))
     largest: int | None = None
     if capacity is not None:
         largest = min(_largest_batch(held_at, stage, held, workload, capacity) for stage, held in stages.items())
-    return MemoryUse(objects=fullest, capacity=capacity, largest_batch=largest)
+    return MemoryUse(objects=dict(fullest), capacity=capacity, largest_batch=largest)
 
 
-def held_by_stage(model: ModelSpec, workload: Workload, *, ranks_per_node: int = 8) -> dict[str, dict[str, float]]:
-    """Resident bytes by object on a device of each stage that can be the fullest one. Raises as `memory_use` does."""
+def memory_by_stage(
+    model: ModelSpec,
+    workload: Workload,
+    *,
+    ranks_per_node: int = 8,
+    edit: MemoryEdit | None = None,
+    stages: Sequence[int] | None = None,
+) -> dict[int, dict[str, float]]:
+    """Resident bytes by object of a device of each pipeline stage, or of those asked for.
+
+    The fullest of them is what `memory_use` answers. Raises InvalidInput as it does.
+    """
     layout = layout_of(model, workload, ranks_per_node)
-    return {stage: _objects(model, workload, layout, stage) for stage in _stages(layout)}
+    return {
+        stage: dict(_edited(model, workload, layout, stage, edit))
+        for stage in (range(layout.pp) if stages is None else stages)
+    }
 
 
-def _stages(layout: Layout) -> tuple[str, ...]:
-    return ("first",) if layout.pp == 1 else ("first", "last")
+def _edited(
+    model: ModelSpec, workload: Workload, layout: Layout, stage: int, edit: MemoryEdit | None
+) -> Mapping[str, float]:
+    objects = _objects(model, workload, layout, stage)
+    return objects if edit is None else edit(objects, workload)
 
 
 def _largest_batch(
-    held_at: Callable[[str, Workload], Mapping[str, float]],
-    stage: str,
+    held_at: Callable[[int, Workload], Mapping[str, float]],
+    stage: int,
     objects: Mapping[str, float],
     workload: Workload,
     capacity: Bytes,
 ) -> int:
-    """Whole sequences that fit on a stage; where that is a whole number up to rounding, by trying it."""
+    """Whole sequences that fit on a stage: the guess that bytes grow evenly with them, held against what they take."""
+
+    def fits(batch: int) -> bool:
+        return batch < 1 or sum(held_at(stage, replace(workload, batch=batch)).values()) <= capacity
+
     fixed = sum(objects[name] for name in ("parameters", "gradients", "optimizer"))
-    sequences = (capacity - fixed) * workload.batch / (sum(objects.values()) - fixed)
-    nearest = round(sequences)
-    if nearest >= 1 and abs(sequences - nearest) <= 1e-9 * nearest:
-        tried = sum(held_at(stage, replace(workload, batch=nearest)).values())
-        return nearest if tried <= capacity else nearest - 1
-    return max(math.floor(sequences), 0)
+    grown = sum(objects.values()) - fixed
+    guess = math.floor((capacity - fixed) * workload.batch / grown) if grown > 0 else 0
+    low = min(max(guess, 0), MAX_TOKENS)
+    if low < MAX_TOKENS and fits(low) and not fits(low + 1):
+        return low
+    high = low + 1
+    step = 1
+    while low and not fits(low):
+        high, low, step = low, max(low - step, 0), step * 2
+    while high <= MAX_TOKENS and fits(high):
+        low, high, step = high, high + step, step * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if middle <= MAX_TOKENS and fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
 
 
-def micro_batches_in_flight(workload: Workload) -> float:
-    """Micro-batches whose activations the first stage holds at once, in units of its own layers (F-8).
+def micro_batches_in_flight(workload: Workload, stage: int = 0) -> float:
+    """Micro-batches whose activations a stage holds at once, in units of its own layers (F-8).
 
-    GPipe runs all forward passes first; 1F1B and zero bubble hold one for each stage; interleaving holds
-    1 + (p-1)/(p v) times as many.
+    GPipe runs all forward passes first, on every stage; 1F1B and zero bubble hold one for the stage itself and for each
+    one after it; interleaved in v chunks, a stage runs ((v-1) p + 2 (p-1-stage) + 1) of them before its first backward
+    pass. Never more than there are.
     """
     p = workload.parallel
     if p.pp == 1:
         return 1.0
     if p.schedule == "gpipe":
         return float(p.micro_batches)
-    held = float(min(p.pp, p.micro_batches))
-    return held * (1 + (p.pp - 1) / (p.pp * p.virtual_stages)) if p.virtual_stages > 1 else held
+    later = p.pp - 1 - stage
+    chunks = (p.virtual_stages - 1) * p.pp + 2 * later + 1 if p.virtual_stages > 1 else later + 1
+    return min(chunks / p.virtual_stages, float(p.micro_batches))
 
 
-def _objects(model: ModelSpec, workload: Workload, layout: Layout, stage: str) -> dict[str, float]:
+def _objects(model: ModelSpec, workload: Workload, layout: Layout, stage: int) -> dict[str, float]:
     p, dtypes = workload.parallel, workload.dtypes
     parameters = running_parameters(model, workload, layout, stage)
     whole, sharded = float(parameters.total), float(parameters.sharded(layout))
-    share = math.ceil(model.num_layers / layout.pp) / model.num_layers if model.num_layers else 1.0
+    share = _layer_share(model, layout, stage)
     objects = dict.fromkeys(OBJECTS, 0.0)
     objects["parameters"] = (sharded if p.zero_stage >= 3 else whole) * dtypes.bytes_of("weights")
     decoding = workload.phase == "decode"
@@ -352,13 +403,13 @@ def _objects(model: ModelSpec, workload: Workload, layout: Layout, stage: str) -
     if model.denoiser is not None:
         tokens = float(workload.batch * latent_tokens(model, workload))
     a = dtypes.bytes_of("activations")
-    has_head = model.generates and (stage == "last" or layout.pp == 1)
+    has_head = model.generates and stage == layout.pp - 1
     if workload.phase == "train":
         objects["gradients"] = (sharded if p.zero_stage >= 2 else whole) * dtypes.bytes_of("gradients")
         state = optimizer_bytes_per_parameter(workload.optimizer, dtypes).state
         objects["optimizer"] = (sharded if p.zero_stage >= 1 else whole) * state
-        held = 1.0 if stage == "last" or layout.pp == 1 else micro_batches_in_flight(workload)
-        objects["activations"] = held * _saved_activations(model, workload, layout, tokens, share)
+        kept, live = _saved_activations(model, workload, layout, tokens, share)
+        objects["activations"] = micro_batches_in_flight(workload, stage) * kept + live
         if has_head:
             # bf16 logits with their gradient, and the fp32 copy the softmax works on (F-6.6)
             objects["logits"] = tokens * model.vocab_size / p.tp * (a + a + 4.0)
@@ -402,8 +453,11 @@ def _widest_layer(model: ModelSpec, layout: Layout) -> float:
     return widest
 
 
-def _saved_activations(model: ModelSpec, workload: Workload, layout: Layout, tokens: float, share: float) -> float:
-    """Bytes kept for the backward pass by a stage's layers, for one micro-batch (F-6.5 for gated blocks and F-6.7)."""
+def _saved_activations(
+    model: ModelSpec, workload: Workload, layout: Layout, tokens: float, share: float
+) -> tuple[float, float]:
+    """Bytes kept for the backward pass by a stage's layers (F-6.5 for gated blocks and F-6.7): for each micro-batch
+    that is under way, and once for the layer that full recomputation has brought back."""
     tp = workload.parallel.tp
     a = workload.dtypes.bytes_of("activations")
     # sequence parallelism keeps 1/tp of everything that is as wide as the residual stream
@@ -411,10 +465,10 @@ def _saved_activations(model: ModelSpec, workload: Workload, layout: Layout, tok
     total = 0.0
     widest = 0.0
     if model.denoiser is not None:
-        return _saved_by_denoiser(model.denoiser, workload, tokens)
+        return _saved_by_denoiser(model.denoiser, workload, tokens), 0.0
     if model.encoder is not None:
         source = float(workload.batch * source_tokens(model, workload))
-        total += _saved_activations(model.encoder, workload, layout, source, 1.0)
+        total, widest = _saved_activations(model.encoder, workload, layout, source, 1.0)
     for group in model.layers:
         kept = 2.0 * h  # the inputs of both norms
         extra = 0.0
@@ -438,7 +492,7 @@ def _saved_activations(model: ModelSpec, workload: Workload, layout: Layout, tok
             layer = tokens * h * a
         total += group.count * layer
     # with full recompute one layer's activations come back while its backward pass runs
-    return total * share + (widest if workload.recompute == "full" else 0.0)
+    return total * share, widest if workload.recompute == "full" else 0.0
 
 
 def _kept_by_mixer(mixer: object, tp: int) -> tuple[float, float]:
