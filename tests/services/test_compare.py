@@ -185,7 +185,7 @@ def test_what_today_refuses_is_reported(context: Context) -> None:
         ([estimate()], {"title": "a\u202eb"}, ("title",)),
         ([{**estimate(), "label": "a\x07b"}], {}, ("items", 0, "label")),
         ([estimate()], {"notes": "a\x00b"}, ("notes",)),
-        ([estimate(levers=["flash-attention"])], {}, ("items", 0, "estimate", "request", "levers")),
+        ([estimate(levers=["flash-attention"])], {}, ("items", 0, "estimate", "request", "levers", 0)),
     ],
 )
 def test_what_cannot_be_frozen_is_named_by_its_place(context: Context, items: Any, changes: Any, loc: Any) -> None:
