@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from app.domain.errors import InvalidInput
 from app.domain.hardware import HardwareProfile
 from app.domain.levers.base import Lever, Scenario
 from app.domain.levers.registry import LEVERS
@@ -18,7 +19,18 @@ def applicable(model: ModelSpec, workload: Workload, hardware: HardwareProfile |
     Without `hardware` nothing is refused for the device's generation.
     """
     scenario = Scenario(model, workload, device=None if hardware is None else generation_code(hardware))
-    return [{**lever_json(lever), "reason": lever.objection(scenario)} for lever in LEVERS.values()]
+    return [{**lever_json(lever), "reason": _reason(lever, scenario)} for lever in LEVERS.values()]
+
+
+def _reason(lever: Lever, scenario: Scenario) -> str | None:
+    """Why a lever makes no sense: its objection, or what is wrong with its default numbers here."""
+    reason = lever.objection(scenario)
+    if reason is None and lever.change is not None:
+        try:
+            lever.change(scenario, {param.name: param.default for param in lever.params})
+        except InvalidInput as error:
+            return error.reason
+    return reason
 
 
 def lever_json(lever: Lever) -> dict[str, Any]:
@@ -42,4 +54,5 @@ def lever_json(lever: Lever) -> dict[str, Any]:
             for param in lever.params
         ],
         "excludes": list(lever.excludes),
+        "members": list(lever.members),
     }

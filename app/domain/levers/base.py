@@ -103,9 +103,9 @@ class Param:
 class Lever:
     """A technique that can be applied to an estimate.
 
-    `objection` says why it makes no sense for a scenario, or None. `change` turns a scenario into the next one, `lack` is
-    the edit that an implementation without it shows; a lever has one of them or both. A `lack` only ever adds: the bound
-    stays one. `model` says how it is modelled. `members` are the levers that this one is made of.
+    `objection` says why it makes no sense for a scenario, or None. `change` turns a scenario into the next one, `lack`
+    is the edit that an implementation without it shows; a lever has one of them or both. A `lack` only ever adds: the
+    bound stays one. `model` says how it is modelled. `members` are the levers that this one is made of.
     """
 
     id: str

@@ -1,13 +1,26 @@
-"""Levers of the runtime: launches, recomputation, sharding of state."""
+"""Levers of the runtime: launches, recomputation, what moves to the host, and allocation."""
 
 from __future__ import annotations
 
-from app.domain.levers.base import Lever, Param, Params, Scenario
-from app.domain.levers.conditions import Objection, first_of, needs_more_than_one, only_in
+from collections.abc import Mapping
+from dataclasses import replace
 
-
-def _launches_one_by_one(scenario: Scenario) -> str | None:
-    return None if scenario.workload.launch_mode == "eager" else "the launch mode is graph already"
+from app.domain.blocks.context import StepContext
+from app.domain.cost import Op
+from app.domain.levers.base import Edit, Lever, Param, Params, Scenario
+from app.domain.levers.conditions import (
+    Objection,
+    first_of,
+    launches_one_by_one,
+    needs_no_experts,
+    needs_nvidia,
+    needs_words,
+    only_in,
+)
+from app.domain.levers.edits import each, named
+from app.domain.memory import memory_use, micro_batches_in_flight, stage_parameters
+from app.domain.model import Attention, InputProduct, LatentAttention
+from app.domain.workload import Workload
 
 
 def _recomputes_less_than(level: str) -> Objection:
@@ -20,13 +33,123 @@ def _recomputes_less_than(level: str) -> Objection:
     return check
 
 
-def _shard(scenario: Scenario, params: Params) -> Scenario:
-    return scenario.with_parallel(zero_stage=int(params["stage"]))
+def _one_kernel(scenario: Scenario, _: Params) -> Scenario:
+    def rows(ops: list[Op], ctx: StepContext) -> list[Op]:
+        first, *rest = ops
+        return [replace(first, launches=1.0 / first.count if isinstance(first.count, float) else 1.0)] + [
+            replace(op, launches=0.0) for op in rest
+        ]
+
+    return scenario.with_edit(Edit("megakernel", rows))
 
 
-def _keeps_all_state(scenario: Scenario) -> str | None:
-    stage = scenario.workload.parallel.zero_stage
-    return None if stage == 0 else f"ZeRO stage {stage} is on already"
+def _one_sum_a_layer(scenario: Scenario, _: Params) -> Scenario:
+    model = scenario.model
+    groups = tuple(replace(g, norms=1) if g.mixer is not None and g.mlp is not None else g for g in model.layers)
+    return replace(scenario, model=replace(model, parallel_block=True, layers=groups))
+
+
+def _is_sequential(scenario: Scenario) -> str | None:
+    model = scenario.model
+    if model.parallel_block:
+        return f"{model.name} has parallel blocks already"
+    if any(g.mixer is not None and not isinstance(g.mixer, (Attention, LatentAttention)) for g in model.layers):
+        return f"{model.name} is not a stack of attention and MLP layers"
+    return None if any(g.mixer and g.mlp for g in model.layers) else "no layer has both attention and an MLP"
+
+
+def _activations_to_host(scenario: Scenario, params: Params) -> Scenario:
+    share = params["share"]
+
+    def rows(ops: list[Op], ctx: StepContext) -> list[Op]:
+        w = ctx.workload
+        kept = memory_use(ctx.model, w, None, ranks_per_node=ctx.layout.ranks_per_node).objects["activations"]
+        # a micro-batch after the other: what one holds, as often as the stage runs one
+        size = share * kept / micro_batches_in_flight(w)
+        out = Op(
+            "activations to the host",
+            "offload",
+            "copy",
+            count=float(ctx.micro_batches),
+            net={"host": size},
+            hidden=params["hidden"],
+            formula="share of the saved activations over PCIe",
+        )
+        back = replace(out, name="activations to the host, back", direction="backward")
+        return [*ops, out, back]
+
+    def memory(objects: Mapping[str, float], _: Workload) -> Mapping[str, float]:
+        return {**objects, "activations": objects["activations"] * (1.0 - share)}
+
+    return scenario.with_edit(Edit("act-offload", rows, memory))
+
+
+def _optimizer_to_host(scenario: Scenario, _: Params) -> Scenario:
+    dtypes = scenario.workload.dtypes
+    widest = max(dtypes.bytes_of("weights"), dtypes.bytes_of("gradients"))
+
+    def rows(op: Op, ctx: StepContext) -> Op:
+        parameters = stage_parameters(ctx.model, ctx.layout)
+        updated = parameters.sharded(ctx.layout) if ctx.workload.parallel.zero_stage else parameters.total
+        # gradients go out while parameters come back: PCIe carries both ways at once
+        return replace(
+            op, pipe="none", dtype="", flop=0.0, state=0.0, launches=0.0, kind="copy", net={"host": updated * widest}
+        )
+
+    def memory(objects: Mapping[str, float], _: Workload) -> Mapping[str, float]:
+        return {**objects, "optimizer": 0.0}
+
+    return scenario.with_edit(Edit("cpu-offload-opt", each(named("optimizer step"), rows), memory))
+
+
+def _has_optimizer_state(scenario: Scenario) -> str | None:
+    return "there is no optimizer state" if scenario.workload.optimizer == "none" else None
+
+
+def _uses_adamw(scenario: Scenario) -> str | None:
+    now = scenario.workload.optimizer
+    return None if now == "adamw" else f"it replaces the states of adamw, and the optimizer is {now}"
+
+
+def _fragmented(_: Scenario, params: Params) -> Edit:
+    lost = params["lost"]
+
+    def memory(objects: Mapping[str, float], _: Workload) -> Mapping[str, float]:
+        held = sum(objects.values())
+        return {**objects, "fragmentation": objects["fragmentation"] + held * lost / (1.0 - lost)}
+
+    return Edit("static-pools", memory=memory)
+
+
+def _input_products(scenario: Scenario) -> tuple[InputProduct, ...]:
+    model = scenario.model
+    return model.front + (model.tower.stack.front if model.tower is not None else ())
+
+
+def _patches_copied(scenario: Scenario, _: Params) -> Edit:
+    model = scenario.model
+    prefix = "" if model.tower is None else f"{model.tower.modality} "
+    names = {p.name for p in model.front}
+    names |= {f"{prefix}{p.name}" for p in _input_products(scenario)}
+
+    def matches(op: Op) -> bool:
+        return op.direction == "forward" and op.kind == "gemm" and (op.base in names or op.stage == "convolution")
+
+    def rows(op: Op, _: StepContext) -> Op:
+        taps = 9.0 if op.stage == "convolution" else 1.0
+        columns = op.act_read * taps
+        return replace(op, act_read=op.act_read + columns, act_write=op.act_write + columns, launches=op.launches + 1.0)
+
+    return Edit("implicit-gemm", each(matches, rows))
+
+
+def _has_convolutions(scenario: Scenario) -> str | None:
+    model = scenario.model
+    if model.front or (model.denoiser is not None and hasattr(model.denoiser, "channels")):
+        return None
+    if model.tower is None or not model.tower.stack.front:
+        return f"{model.name} has no convolution or patch embedding that is described"
+    return None if scenario.workload.visual_tokens else "the tower does not run: give visual_tokens"
 
 
 RUNTIME_LEVERS: tuple[Lever, ...] = (
@@ -34,10 +157,29 @@ RUNTIME_LEVERS: tuple[Lever, ...] = (
         "cuda-graph",
         "Graph replay",
         "runtime",
-        "Launches cost nothing on the host: the launch mode becomes graph.",
-        _launches_one_by_one,
+        "Launches cost nothing on the host: the launch mode becomes graph (F-11.2).",
+        launches_one_by_one,
         change=lambda s, _: s.with_workload(launch_mode="graph"),
         memory_lever="allocator",
+        excludes=("capacity-graph",),
+    ),
+    Lever(
+        "megakernel",
+        "The whole step in one kernel",
+        "kernel",
+        "One launch a step; bytes and FLOP stay (F-11.1).",
+        first_of(only_in("decode"), needs_words, needs_nvidia(90)),
+        change=_one_kernel,
+        memory_lever="dematerialize",
+        excludes=("moe-megakernel",),
+    ),
+    Lever(
+        "ptb",
+        "Attention and MLP from one input",
+        "algorithmic",
+        "One norm and one sum over the tensor group a layer instead of two (F-7.1).",
+        first_of(only_in("train", "prefill"), needs_words, needs_no_experts, _is_sequential),
+        change=_one_sum_a_layer,
     ),
     Lever(
         "selective-recompute",
@@ -57,17 +199,59 @@ RUNTIME_LEVERS: tuple[Lever, ...] = (
         first_of(only_in("train"), _recomputes_less_than("full")),
         change=lambda s, _: s.with_workload(recompute="full"),
         memory_lever="recompute",
-        excludes=("selective-recompute",),
+        excludes=("selective-recompute", "fwd-bwd-overlap"),
     ),
     Lever(
-        "zero-fsdp",
-        "ZeRO or FSDP sharding of state",
-        "communication",
-        "Optimizer state, gradients and parameters are kept by one replica each, by stage (F-6.2, F-6.3).",
-        first_of(only_in("train"), needs_more_than_one("dp", "replicas"), _keeps_all_state),
-        change=_shard,
+        "act-offload",
+        "Activations in the host's memory",
+        "runtime",
+        "A share of the saved activations crosses PCIe out in the forward and back in the backward pass.",
+        first_of(only_in("train"), needs_words),
+        change=_activations_to_host,
         memory_lever="shard",
-        params=(Param("stage", 3, 1, 3, "ZeRO stage", whole=True),),
+        params=(
+            Param("share", 0.5, 0.01, 1, "share of the saved activations"),
+            Param("hidden", 0.9, 0, 1, "share of the transfer that runs behind the layers"),
+        ),
+    ),
+    Lever(
+        "opt-8bit",
+        "Optimizer moments in 8 bits",
+        "algorithmic",
+        "The optimizer becomes adamw8bit: one byte for each moment (F-4.10, F-6.1).",
+        first_of(only_in("train"), _uses_adamw),
+        change=lambda s, _: s.with_workload(optimizer="adamw8bit"),
+        memory_lever="compress",
+        excludes=("cpu-offload-opt",),
+    ),
+    Lever(
+        "cpu-offload-opt",
+        "Optimizer on the host",
+        "runtime",
+        "Optimizer state lies in the host's memory; gradients go out and parameters come back over PCIe once a step.",
+        first_of(only_in("train"), _has_optimizer_state),
+        change=_optimizer_to_host,
+        memory_lever="shard",
+        excludes=("opt-8bit", "multi-tensor-opt"),
+    ),
+    Lever(
+        "static-pools",
+        "Buffers allocated once",
+        "runtime",
+        "Without it a share of the reserved memory is lost to fragmentation (F-6.8).",
+        only_in("train", "decode"),
+        lack=_fragmented,
+        memory_lever="allocator",
+        params=(Param("lost", 0.1, 0, 0.9, "share of the reserved memory that holds nothing"),),
+    ),
+    Lever(
+        "implicit-gemm",
+        "Convolutions without a column copy",
+        "kernel",
+        "Without it the columns of a patch embedding or convolution are written and read as a copy.",
+        first_of(only_in("train", "prefill"), _has_convolutions),
+        lack=_patches_copied,
+        memory_lever="dematerialize",
     ),
 )
 """Runtime levers, in the order of the technique library."""

@@ -1,0 +1,574 @@
+"""Levers on mixtures of experts: grouped products, permutation, dispatch, balance and overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from app.domain.blocks.context import StepContext
+from app.domain.blocks.mlp import expected_destinations
+from app.domain.collectives import wire_bytes
+from app.domain.cost import Op, Tier
+from app.domain.errors import InvalidInput
+from app.domain.levers.attention import effort_lever
+from app.domain.levers.base import Edit, Lever, Param, Params, RowEdit, Scenario
+from app.domain.levers.conditions import (
+    Objection,
+    activations_at_least,
+    experts_of,
+    first_of,
+    launches_one_by_one,
+    needs_experts,
+    needs_more_than_one,
+    needs_nvidia,
+    needs_shared_expert,
+    only_in,
+    wider_than,
+)
+from app.domain.levers.edits import (
+    each,
+    exchanged,
+    hidden,
+    in_order,
+    is_expert_exchange,
+    is_expert_product,
+    more_resident,
+    named,
+    net_times,
+    one,
+    padded,
+    resident,
+)
+from app.domain.model import MoeMlp
+from app.domain.routing import expert_shares, rank_skew
+from app.domain.units import Grid
+from app.domain.workload import Workload
+
+PERMUTATIONS = ("permute-fusion", "scattermoe", "sonicmoe")
+DISPATCHERS = ("deepep", "hybridep", "ag-rs-dispatch")
+EXCHANGE_OVERLAP = ("shared-expert-overlap", "fwd-bwd-overlap", "dualpipe", "comet", "moe-megakernel")
+FP8_WITH_SCALE = 1 + 4 / 128
+"""Bytes of an fp8 element with one fp32 scale for each 128 (F-9.3)."""
+
+
+def _others(own: str, family: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in family if name != own)
+
+
+def _experts(ctx: StepContext) -> MoeMlp:
+    return next(group.mlp for group in ctx.model.layers if isinstance(group.mlp, MoeMlp))
+
+
+def _is_expert_work(op: Op) -> bool:
+    """Rows that grow with the token copies that experts get."""
+    return is_expert_product(op) or op.base in ("expert activation", "permute", "unpermute", "dispatch", "combine")
+
+
+def _saved_copies(scenario: Scenario, hidden_widths: float) -> Callable[[Workload], float]:
+    """Bytes of so many tensors of copies x hidden that training keeps in the expert layers (F-6.7)."""
+
+    def size(workload: Workload) -> float:
+        p = workload.parallel
+        if workload.phase != "train" or workload.recompute == "full":
+            return 0.0
+        copies = 0.0
+        for group in scenario.model.layers:
+            if isinstance(group.mlp, MoeMlp):
+                width = group.mlp.latent_size or scenario.model.hidden_size
+                copies += group.count * group.mlp.top_k * width
+        spread = p.tp * p.cp if p.ep > 1 or p.etp > 1 else p.cp
+        tokens = workload.new_tokens / spread
+        return hidden_widths * tokens * copies * workload.dtypes.bytes_of("activations") / p.pp
+
+    return size
+
+
+def _one_by_one(_: Scenario, __: Params) -> Edit:
+    def rows(op: Op, ctx: StepContext) -> Op:
+        held = _experts(ctx).experts / ctx.layout.ep
+        return replace(op, launches=op.launches * held)
+
+    return Edit("grouped-gemm", each(is_expert_product, rows))
+
+
+def _with_capacity(_: Scenario, params: Params) -> Edit:
+    return Edit(
+        "dropless-blocksparse",
+        padded(_is_expert_work, params["capacity"]),
+    )
+
+
+def _fixed_capacity(scenario: Scenario, params: Params) -> Scenario:
+    graph = scenario.with_workload(launch_mode="graph")
+    return graph.with_edit(Edit("capacity-graph", padded(_is_expert_work, params["capacity"])))
+
+
+def _gathered_in_products() -> RowEdit:
+    """No permuted copy: the products gather their rows, and the second one adds into place."""
+
+    def rows(op: Op, _: StepContext) -> Op:
+        return replace(op, act_read=0.0, act_write=0.0, launches=0.0)
+
+    return each(named("permute"), rows)
+
+
+def _scatter(scenario: Scenario, _: Params) -> Scenario:
+    return scenario.with_edit(
+        Edit("scattermoe", _gathered_in_products(), more_resident("activations", _less(_saved_copies(scenario, 1.0))))
+    )
+
+
+def _less(size: Callable[[Workload], float]) -> Callable[[Workload], float]:
+    return lambda workload: -size(workload)
+
+
+def _sonic(scenario: Scenario, _: Params) -> Scenario:
+    return scenario.with_edit(
+        Edit("sonicmoe", _gathered_in_products(), more_resident("activations", _less(_saved_copies(scenario, 2.0))))
+    )
+
+
+def _score_first(scenario: Scenario, _: Params) -> Scenario:
+    return scenario.with_edit(
+        Edit("mem-eff-permutation", memory=more_resident("activations", _less(_saved_copies(scenario, 1.0))))
+    )
+
+
+def _keeps_activations(scenario: Scenario) -> str | None:
+    return "full recomputation keeps no expert outputs" if scenario.workload.recompute == "full" else None
+
+
+def _permute_apart(_: Scenario, __: Params) -> Edit:
+    def rows(op: Op, _: StepContext) -> Op:
+        larger, smaller = np.maximum(op.act_read, op.act_write), np.minimum(op.act_read, op.act_write)
+        if op.base == "permute":
+            more = larger - smaller  # every copy is read on its own
+            return replace(op, act_read=op.act_read + more, launches=op.launches + 4.0)
+        # weighted copies are written and read again before they are added up
+        return replace(op, act_read=op.act_read + larger, act_write=op.act_write + larger, launches=op.launches + 2.0)
+
+    return Edit("permute-fusion", each(named("permute", "unpermute"), rows))
+
+
+def _destinations(ctx: StepContext) -> tuple[float, float, float, float]:
+    """Size of the expert group, ranks of it in a node, and distinct ranks and nodes of a token's experts."""
+    group, moe = ctx.layout.expert_group, _experts(ctx)
+    size, local = one(group.size), one(group.local)
+    nodes = float(np.ceil(size / local))
+    to_ranks = one(expected_destinations(size, moe.experts, moe.top_k))
+    return size, local, to_ranks, one(expected_destinations(nodes, moe.experts, moe.top_k))
+
+
+def _sent_once(ctx: StepContext) -> Grid:
+    """Bytes of the tokens that a rank sends to experts, one copy each."""
+    width = _experts(ctx).latent_size or ctx.hidden
+    return ctx.replica_tokens / (ctx.layout.tp * ctx.layout.cp) * width * ctx.wire
+
+
+def _every_copy(id_: str) -> Callable[[Scenario, Params], Edit]:
+    def edit(_: Scenario, params: Params) -> Edit:
+        def rows(op: Op, ctx: StepContext) -> Op:
+            size, local, _ranks, _nodes = _destinations(ctx)
+            copies = _sent_once(ctx) * _experts(ctx).top_k
+            near, far = copies * (local - 1.0) / size, copies * (size - local) / size
+            net: dict[Tier, Grid] = dict(op.net)
+            net["scale_up"] = np.maximum(net.get("scale_up", 0.0), near)
+            net["scale_out"] = np.maximum(net.get("scale_out", 0.0), far)
+            return replace(op, net=net, effort=op.effort * params["slower"])
+
+        return Edit(id_, each(is_expert_exchange, rows))
+
+    return edit
+
+
+def _gathered_everywhere(scenario: Scenario, _: Params) -> Scenario:
+    def rows(op: Op, ctx: StepContext) -> Op:
+        group = ctx.layout.expert_group
+        kind = "all_gather" if op.base == "dispatch" else "reduce_scatter"
+        net = wire_bytes(kind, _sent_once(ctx) * group.size, group.size, group.local)
+        return replace(op, net=net, net_in_switch=None)
+
+    balanced = each(lambda op: op.base == "permute", lambda op, _: replace(op, launches=0.0))
+    return scenario.with_edit(Edit("ag-rs-dispatch", in_order(each(is_expert_exchange, rows), balanced)))
+
+
+def _few_ranks(scenario: Scenario) -> str | None:
+    ep = scenario.workload.parallel.ep
+    k = max((m.top_k for m in experts_of(scenario)), default=0)
+    return None if ep <= 2 * k else f"with {ep} ranks and {k} experts a token it sends {ep / k:.3g} times as much"
+
+
+def _fp8_out(scenario: Scenario, _: Params) -> Scenario:
+    def rows(op: Op, ctx: StepContext) -> Op:
+        if op.direction == "backward":
+            return op  # gradients of the dispatched tokens come back as the combine sends results
+        return exchanged(op, lambda net: net_times(net, FP8_WITH_SCALE / ctx.wire))
+
+    return scenario.with_edit(Edit("fp8-dispatch", each(named("dispatch"), rows)))
+
+
+def _few_nodes(scenario: Scenario, params: Params) -> Scenario:
+    most = params["nodes"]
+
+    def rows(op: Op, ctx: StepContext) -> Op:
+        size, local, _, to_nodes = _destinations(ctx)
+        nodes = float(np.ceil(size / local))
+        if to_nodes <= most:
+            return op
+        moe = _experts(ctx)
+        reach = one(expected_destinations(most * local, round(moe.experts * most / nodes), moe.top_k))
+        far = min(to_nodes, most) * (1.0 - 1.0 / nodes)
+        near = max(min(reach, most * local) * (1.0 - 1.0 / size) - far, 0.0)
+        sent = op.net.get("scale_out", 0.0) / (to_nodes * (1.0 - 1.0 / nodes))
+        near_now = op.net.get("scale_up", 0.0)
+        return replace(op, net={**op.net, "scale_up": np.minimum(near_now, sent * near), "scale_out": sent * far})
+
+    return scenario.with_edit(Edit("node-limited-routing", each(is_expert_exchange, rows)))
+
+
+def _is_skewed(scenario: Scenario) -> str | None:
+    kind = scenario.workload.routing.kind
+    return None if kind in ("zipf", "histogram") else f"routing is {kind}: there is no skew to remove"
+
+
+def _no_router_skew(scenario: Scenario, _: Params) -> Scenario:
+    w = scenario.workload
+    return scenario.with_workload(routing=replace(w.routing, kind="random", tokens_per_expert=()))
+
+
+def replicated_skew(shares: list[float], ranks: int, copies: int) -> float:
+    """Busiest rank over the mean, less one, when the most loaded experts get `copies` further slots in all.
+
+    Each further slot goes to the expert with the largest load a slot; slots are laid on ranks from the largest load to
+    the smallest, each on the least loaded rank that has room.
+    """
+    slots = [1] * len(shares)
+    for _ in range(copies):
+        busiest = max(range(len(shares)), key=lambda e: shares[e] / slots[e])
+        slots[busiest] += 1
+    loads = sorted((s / n for s, n in zip(shares, slots, strict=True) for _ in range(n)), reverse=True)
+    room = [-(-len(loads) // ranks)] * ranks
+    held = [0.0] * ranks
+    for load in loads:
+        target = min((r for r in range(ranks) if room[r]), key=lambda r: held[r])
+        held[target] += load
+        room[target] -= 1
+    return max(held) * ranks / sum(held) - 1.0
+
+
+def _replicas(scenario: Scenario, params: Params) -> Scenario:
+    copies = int(params["copies"])
+    p = scenario.workload.parallel
+    if copies % p.ep:
+        raise InvalidInput("copies", f"{copies} copies do not divide over {p.ep} ranks")
+    routing = scenario.workload.routing
+    skews = {}
+    for moe in experts_of(scenario):
+        shares = expert_shares(routing, moe.experts)
+        if shares is not None:
+            before = float(rank_skew(routing, 1.0, moe.experts, p.ep))
+            skews[before] = min(replicated_skew(shares.tolist(), p.ep, copies), before)
+
+    def rows(op: Op, _: StepContext) -> Op:
+        return replace(op, skew=skews.get(one(op.skew), op.skew)) if one(op.skew) > 0 else op
+
+    def weights(workload: Workload) -> float:
+        size = 0.0
+        for group in scenario.model.layers:
+            if isinstance(group.mlp, MoeMlp):
+                m = group.mlp
+                width = m.latent_size or scenario.model.hidden_size
+                size += group.count * (3 if m.gated else 2) * width * m.expert_intermediate / p.etp
+        return size * copies / p.ep * workload.dtypes.bytes_of("weights") / p.pp
+
+    return scenario.with_edit(
+        Edit("expert-replication", each(lambda _: True, rows), more_resident("parameters", weights))
+    )
+
+
+def _behind(id_: str, *, share: str = "hidden") -> Callable[[Scenario, Params], Scenario]:
+    def change(scenario: Scenario, params: Params) -> Scenario:
+        return scenario.with_edit(Edit(id_, hidden(is_expert_exchange, params[share])))
+
+    return change
+
+
+def _both_ways(scenario: Scenario, params: Params) -> Scenario:
+    p = scenario.workload.parallel
+    # bubble (p/2 - 1) (F&B + B - 3W) with B = 2F, W = F and F&B = 3F: 2F a stage of half the pipeline (F-8)
+    share = max(p.pp / 2 - 1, 0.0) * 2.0 / (3.0 * p.micro_batches)
+    straight = scenario.with_parallel(schedule="1f1b", virtual_stages=1)
+    edit = Edit(
+        "dualpipe",
+        hidden(is_expert_exchange, params["hidden"]),
+        resident(parameters=2.0),
+        lambda table: replace(table, bubble=min(table.bubble, share)),
+    )
+    return straight.with_edit(edit)
+
+
+def _enough_micro_batches(scenario: Scenario) -> str | None:
+    p = scenario.workload.parallel
+    if p.pp % 2:
+        return f"it runs from both ends of the pipeline: {p.pp} stages are odd"
+    return None if p.micro_batches >= p.pp else f"it needs at least as many micro-batches as stages ({p.pp})"
+
+
+def _one_kernel(scenario: Scenario, params: Params) -> Scenario:
+    def rows(op: Op, _: StepContext) -> Op:
+        if op.stage != "moe" or (op.kind == "collective" and not is_expert_exchange(op)):
+            return op
+        launches = op.launches if op.base == "router" else 0.0
+        share = params["hidden"] if is_expert_exchange(op) else op.hidden
+        return replace(op, launches=launches, hidden=max(op.hidden, share))
+
+    return scenario.with_edit(Edit("moe-megakernel", each(lambda _: True, rows)))
+
+
+def _unfolded(scenario: Scenario, params: Params) -> Scenario:
+    return scenario.with_parallel(ep=int(params["ep"]), etp=1)
+
+
+def _folds(scenario: Scenario) -> str | None:
+    p = scenario.workload.parallel
+    if p.ep > 1 or p.etp > 1:
+        return f"experts have a layout of their own already (ep {p.ep}, etp {p.etp})"
+    return None if p.tp * p.cp * p.dp > 1 else "it needs more than one device in a stage"
+
+
+def _by_sequence(scenario: Scenario, _: Params) -> Scenario:
+    p = scenario.workload.parallel
+    ep = p.ep if p.ep > 1 else p.tp
+    return scenario.with_parallel(
+        tp=1, cp=p.cp * p.tp, ep=ep, etp=1, context_exchange="all_to_all", sequence_parallel=False
+    )
+
+
+_HIDDEN = "share of the exchange that runs behind other work"
+_APART = needs_more_than_one("ep", "expert parallelism")
+_TRAIN_OR_PREFILL: Objection = first_of(only_in("train", "prefill"), needs_experts)
+
+EXPERT_LEVERS: tuple[Lever, ...] = (
+    Lever(
+        "grouped-gemm",
+        "All experts in one product",
+        "kernel",
+        "Without it each expert of a rank is a product of its own: that many launches.",
+        needs_experts,
+        lack=_one_by_one,
+    ),
+    effort_lever(
+        "deepgemm",
+        "FP8 grouped products",
+        "Without it expert products take so many times as long (expected time only, F-9.8).",
+        is_expert_product,
+        1.3,
+        first_of(needs_experts, needs_nvidia(90, 109)),
+    ),
+    Lever(
+        "dropless-blocksparse",
+        "Experts without capacity padding",
+        "kernel",
+        "Without it each expert works on a fixed capacity: so many times the routed copies (F-9.9).",
+        first_of(only_in("train"), needs_experts),
+        lack=_with_capacity,
+        memory_lever="pack",
+        params=(Param("capacity", 1.25, 1, 8, "capacity factor without it"),),
+        excludes=("capacity-graph",),
+    ),
+    Lever(
+        "scattermoe",
+        "Gather and scatter inside the expert products",
+        "kernel",
+        "The permuted copy of the tokens is neither written nor kept (F-9.2, F-6.7).",
+        _TRAIN_OR_PREFILL,
+        change=_scatter,
+        memory_lever="dematerialize",
+        excludes=_others("scattermoe", PERMUTATIONS),
+    ),
+    Lever(
+        "sonicmoe",
+        "Expert kernels that keep neither input nor output copies",
+        "kernel",
+        "The permuted copy is not written; of the expert layer only the tensors as wide as an expert are kept (F-6.7).",
+        first_of(only_in("train"), needs_experts, needs_nvidia(90, 109)),
+        change=_sonic,
+        memory_lever="dematerialize",
+        excludes=(*_others("sonicmoe", PERMUTATIONS), "mem-eff-permutation"),
+    ),
+    Lever(
+        "permute-fusion",
+        "Permutation in one kernel",
+        "kernel",
+        "Without it each copy is read on its own, and weighted copies are written and read again (F-9.2).",
+        _TRAIN_OR_PREFILL,
+        lack=_permute_apart,
+        memory_lever="dematerialize",
+        excludes=_others("permute-fusion", PERMUTATIONS),
+    ),
+    Lever(
+        "mem-eff-permutation",
+        "Router score before the second expert product",
+        "kernel",
+        "The experts' outputs are not kept for the backward pass: one tensor of copies x hidden less (F-6.7).",
+        first_of(only_in("train"), needs_experts, _keeps_activations),
+        change=_score_first,
+        memory_lever="dematerialize",
+        excludes=("sonicmoe",),
+    ),
+    Lever(
+        "deepep",
+        "Dispatch kernels that send a token once",
+        "communication",
+        "Without it every copy is sent on its own, and the exchange takes so many times as long (F-9.3).",
+        first_of(needs_experts, _APART, needs_nvidia(90, 109)),
+        lack=_every_copy("deepep"),
+        params=(Param("slower", 1.5, 1, 20, "time of the exchange at equal bytes, without it over with it"),),
+        excludes=_others("deepep", DISPATCHERS),
+    ),
+    Lever(
+        "hybridep",
+        "Dispatcher for wide scale-up domains",
+        "communication",
+        "Without it every copy is sent on its own, and the exchange takes so many times as long (F-9.3).",
+        first_of(only_in("train"), needs_experts, _APART, needs_nvidia(90, 109)),
+        lack=_every_copy("hybridep"),
+        params=(Param("slower", 1.98, 1, 20, "time of the exchange at equal bytes, without it over with it"),),
+        excludes=_others("hybridep", DISPATCHERS),
+    ),
+    Lever(
+        "ag-rs-dispatch",
+        "All-gather and reduce-scatter instead of all-to-all",
+        "communication",
+        "Every rank gets all tokens and sends back sums: (ep - 1) times its own tokens (F-9.11).",
+        first_of(only_in("train"), needs_experts, _APART, _few_ranks),
+        change=_gathered_everywhere,
+        excludes=(*_others("ag-rs-dispatch", DISPATCHERS), "fp8-dispatch", "node-limited-routing"),
+    ),
+    Lever(
+        "fp8-dispatch",
+        "Tokens dispatched in fp8",
+        "communication",
+        "Dispatch sends one byte an element and a scale for each 128; combine stays as it is (F-9.3).",
+        first_of(needs_experts, _APART, wider_than("communication", 8.25), needs_nvidia(89)),
+        change=_fp8_out,
+        memory_lever="compress",
+        excludes=("ag-rs-dispatch",),
+    ),
+    Lever(
+        "node-limited-routing",
+        "Experts of a token on few nodes",
+        "algorithmic",
+        "A token's experts lie on at most so many nodes: distinct nodes are capped (F-9.3).",
+        first_of(needs_experts, _APART),
+        change=_few_nodes,
+        params=(Param("nodes", 4, 1, 1024, "nodes that a token may go to", whole=True),),
+        excludes=("ag-rs-dispatch",),
+    ),
+    Lever(
+        "aux-free-bias",
+        "Balance by a routing bias",
+        "algorithmic",
+        "The router's skew is gone; the noise of random routing stays (F-9.6).",
+        first_of(only_in("train"), needs_experts, _is_skewed),
+        change=_no_router_skew,
+        excludes=("expert-replication",),
+    ),
+    Lever(
+        "expert-replication",
+        "Copies of busy experts",
+        "runtime",
+        "The busiest experts get further copies, laid on the least loaded ranks; each copy takes its weights (F-9.7).",
+        first_of(needs_experts, _APART, _is_skewed),
+        change=_replicas,
+        params=(Param("copies", 32, 1, 4096, "further expert copies of a layer over all ranks", whole=True),),
+        excludes=("aux-free-bias",),
+    ),
+    Lever(
+        "shared-expert-overlap",
+        "Shared expert beside the exchange",
+        "communication",
+        "A share of dispatch and combine runs behind the shared expert (F-1.5, level L1; expected time only).",
+        first_of(_TRAIN_OR_PREFILL, needs_shared_expert, _APART),
+        change=_behind("shared-expert-overlap"),
+        params=(Param("hidden", 0.3, 0, 0.95, _HIDDEN),),
+        excludes=_others("shared-expert-overlap", EXCHANGE_OVERLAP),
+    ),
+    Lever(
+        "fwd-bwd-overlap",
+        "Exchange of one micro-batch behind another's products",
+        "communication",
+        "A share of dispatch and combine runs behind the other direction's products (F-1.5; expected time only).",
+        first_of(only_in("train"), needs_experts, _APART, activations_at_least(16), _keeps_activations),
+        change=_behind("fwd-bwd-overlap"),
+        params=(Param("hidden", 0.93, 0, 0.98, _HIDDEN),),
+        excludes=_others("fwd-bwd-overlap", EXCHANGE_OVERLAP),
+    ),
+    Lever(
+        "dualpipe",
+        "Pipeline fed from both ends",
+        "communication",
+        "Bubble (p/2 - 1)(F&B + B - 3W), twice the parameters, and the exchange behind products (F-8).",
+        first_of(
+            only_in("train"), needs_experts, needs_more_than_one("pp", "pipeline parallelism"), _enough_micro_batches
+        ),
+        change=_both_ways,
+        params=(Param("hidden", 0.9, 0, 0.98, _HIDDEN),),
+        excludes=(*_others("dualpipe", EXCHANGE_OVERLAP), "pp-interleave", "zero-bubble"),
+    ),
+    Lever(
+        "comet",
+        "Exchange and expert products in one kernel",
+        "communication",
+        "A share of dispatch and combine runs behind the tiles of the expert products (F-1.5, level L3).",
+        first_of(_TRAIN_OR_PREFILL, _APART, needs_nvidia(80, 90)),
+        change=_behind("comet"),
+        params=(Param("hidden", 0.9, 0, 0.98, _HIDDEN),),
+        excludes=_others("comet", EXCHANGE_OVERLAP),
+    ),
+    Lever(
+        "parallel-folding",
+        "A layout of their own for experts",
+        "communication",
+        "Experts are divided over ep ranks of the stage instead of following tensor parallelism (F-9.3).",
+        first_of(only_in("train"), needs_experts, _folds),
+        change=_unfolded,
+        memory_lever="shard",
+        params=(Param("ep", 8, 2, 4096, "expert-parallel degree", whole=True),),
+        excludes=("sp-ep-geometry",),
+    ),
+    Lever(
+        "sp-ep-geometry",
+        "Attention by sequence, experts by rank",
+        "communication",
+        "The tensor group exchanges sequence for heads instead, and experts are divided over it (F-7.4, not F-7.1).",
+        first_of(only_in("train"), needs_experts, needs_more_than_one("tp", "tensor parallelism")),
+        change=_by_sequence,
+        memory_lever="shard",
+        excludes=("parallel-folding", "tp-sp"),
+    ),
+    Lever(
+        "moe-megakernel",
+        "Dispatch, experts and combine in one kernel",
+        "kernel",
+        "The expert layer is one launch behind the router, and a share of the exchange is hidden (F-11.1, F-1.5).",
+        first_of(only_in("decode", "prefill"), needs_experts, needs_nvidia(90)),
+        change=_one_kernel,
+        params=(Param("hidden", 0.9, 0, 0.98, _HIDDEN),),
+        excludes=_others("moe-megakernel", EXCHANGE_OVERLAP),
+    ),
+    Lever(
+        "capacity-graph",
+        "Fixed capacity for graph replay",
+        "runtime",
+        "Launches are free on the host; experts work on so many times the routed copies (F-9.9, F-11.2).",
+        first_of(only_in("train", "decode"), needs_experts, launches_one_by_one),
+        change=_fixed_capacity,
+        memory_lever="allocator",
+        params=(Param("capacity", 1.25, 1, 8, "capacity factor"),),
+        excludes=("cuda-graph", "dropless-blocksparse"),
+    ),
+)
+"""Mixtures of experts, in the order of the technique library."""
