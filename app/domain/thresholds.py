@@ -5,7 +5,7 @@ Each answer is read off a sweep through the same cost table and the same roofs a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,25 +39,36 @@ class Threshold:
     already: bool
 
 
-def thresholds(model: ModelSpec, workload: Workload, roofs: Ceilings, ranks_per_node: int) -> tuple[Threshold, ...]:
-    """The statements that make sense for a workload. Raises what `cost_table` raises."""
+STATEMENTS: tuple[str, ...] = ("compute-bound", "kv-over-weights", "network-bound")
+
+
+def thresholds(
+    model: ModelSpec,
+    workload: Workload,
+    roofs: Ceilings,
+    ranks_per_node: int,
+    only: Collection[str] = STATEMENTS,
+) -> tuple[Threshold, ...]:
+    """The statements that make sense for a workload, of those asked for. Raises what `cost_table` raises."""
 
     def bound_over(axis: str, values: NDArray[np.float64]) -> Bound:
         table = cost_table(model, workload, ranks_per_node=ranks_per_node, grid={axis: values})
         return lower_bound(table, roofs, launch_mode=workload.launch_mode)
 
-    found = [
-        _least(
-            "compute-bound",
-            "compute takes longer than HBM",
-            "batch",
-            workload.batch,
-            HIGHEST_BATCH,
-            bound_over,
-            lambda bound: np.asarray(bound.terms["compute"] >= bound.terms["hbm"]),
+    found: list[Threshold] = []
+    if "compute-bound" in only:
+        found.append(
+            _least(
+                "compute-bound",
+                "compute takes longer than HBM",
+                "batch",
+                workload.batch,
+                HIGHEST_BATCH,
+                bound_over,
+                lambda bound: np.asarray(bound.terms["compute"] >= bound.terms["hbm"]),
+            )
         )
-    ]
-    if workload.phase == "decode" and any(True for _ in model.attention_groups()):
+    if "kv-over-weights" in only and workload.phase == "decode" and any(True for _ in model.attention_groups()):
         found.append(
             _least(
                 "kv-over-weights",
@@ -70,7 +81,7 @@ def thresholds(model: ModelSpec, workload: Workload, roofs: Ceilings, ranks_per_
             )
         )
     degrees = [float(t) for t in range(1, min(heads_of(model), HIGHEST_TP) + 1) if _divides_all(model, t)]
-    if len(degrees) > 1 and not workload.parallel.sequence_parallel:
+    if "network-bound" in only and len(degrees) > 1 and not workload.parallel.sequence_parallel:
         found.append(
             _least(
                 "network-bound",

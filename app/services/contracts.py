@@ -78,6 +78,14 @@ class RoutingBody(Contract):
     ] = Field(default_factory=list)
 
 
+class DispatchBody(Contract):
+    scheme: Literal["hierarchical", "deduplicated", "all_to_all", "all_gather"] = "hierarchical"
+    dtype: PrecisionName | None = None
+    node_limit: Degree | None = None
+    capacity_factor: Annotated[float, Field(gt=0, le=1000)] | None = None
+    replicas: Annotated[int, Field(ge=0, le=100_000)] = 0
+
+
 class KvBody(Contract):
     page_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 16
     shared_prefix_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
@@ -102,13 +110,15 @@ class WorkloadBody(Contract):
     height: Pixels | None = None
     frames: Pixels | None = None
     prediction_modules: Annotated[int, Field(ge=0, le=64)] = 0
+    dispatch: DispatchBody = DispatchBody()
 
     def filled_defaults(self, prefix: str = "") -> Iterator[str]:
         if self.seq_len is None:
             yield f"{prefix}seq_len was not given: {default_seq_len(self.phase)} is assumed."
         training_only = {"recompute", "optimizer"} if self.phase != "train" else set()
         skipped = {
-            f"{prefix}{name} was not given" for name in (*training_only, "routing", "overlap", "prediction_modules")
+            f"{prefix}{name} was not given"
+            for name in (*training_only, "routing", "overlap", "prediction_modules", "dispatch")
         }
         for sentence in super().filled_defaults(prefix):
             if sentence.split(":")[0] not in skipped:
@@ -136,6 +146,7 @@ class WorkloadBody(Contract):
             height=self.height,
             frames=self.frames,
             prediction_modules=self.prediction_modules,
+            dispatch=w.Dispatch(**self.dispatch.model_dump()),
         )
 
 
@@ -149,6 +160,33 @@ class BoundRequest(Contract):
     model: Reference
     workload: WorkloadBody = WorkloadBody()
     levers: Annotated[list[str | LeverBody], Field(max_length=100)] = Field(default_factory=list)
+    ceilings: Literal["peak", "achievable"] = "peak"
+
+
+MAX_SEQUENCES = 100_000
+"""Most lengths of one list."""
+
+
+class KvRequest(Contract):
+    """A batch of sequences whose cache is asked for: all of `context_len` tokens, or one length each in `sequences`.
+
+    `reserve_fraction` of a device's memory is left to graphs, workspace and the runtime. `reserved_len` is what a
+    contiguous cache would reserve for each sequence: by default the longest context that the model states.
+    """
+
+    model: Reference
+    hardware: Reference | None = None
+    kv_dtype: PrecisionName = "bf16"
+    weights_dtype: PrecisionName = "bf16"
+    activations_dtype: PrecisionName = "bf16"
+    page_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 16
+    batch: Count = 1
+    context_len: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    sequences: Annotated[list[Count], Field(min_length=1, max_length=MAX_SEQUENCES)] | None = None
+    shared_prefix_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
+    reserved_len: Count | None = None
+    parallel: ParallelBody = ParallelBody()
+    reserve_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
     ceilings: Literal["peak", "achievable"] = "peak"
 
 
