@@ -69,7 +69,7 @@ def sound_front(mel_bins: int, hidden: int) -> tuple[InputProduct, ...]:
 def read_tower(top: Fields, hidden: int, params: int) -> Tower | None:
     """The tower beside a language model, None where its dimensions are not given.
 
-    What `params_computed` counts beyond layers, input and positions is the projector.
+    What `params_computed` holds beyond layers, input and positions is the projector, without `projector_params`.
     """
     modality: Literal["vision", "audio"]
     for modality in ("vision", "audio"):
@@ -123,7 +123,8 @@ def _tower(modality: Literal["vision", "audio"], f: Fields, params: int) -> Towe
     )
     counted = layers * (attention_parameters(attention, width) + mlp_parameters(mlp, width) + 4 * width)
     rest = params - int(counted) - positions * width - extra_parameters(stack)
-    return Tower(modality, stack, merge, max(rest, 0), item)
+    projector = f.integer("projector_params", 0, 10**12)
+    return Tower(modality, stack, merge, max(rest, 0) if projector is None else projector, item)
 
 
 def _tower_layers(f: Fields, layers: int, attention: Attention, mlp: DenseMlp) -> tuple[LayerGroup, ...]:

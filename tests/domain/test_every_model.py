@@ -12,8 +12,9 @@ from app.domain.cost import COLUMNS, TIERS
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
 from app.domain.expected import expected_time
 from app.domain.hardware import HardwareProfile
+from app.domain.layout import layout_of
 from app.domain.lower_bound import ceilings, lower_bound
-from app.domain.memory import kv_bytes_per_token, memory_use, sharded_parameters
+from app.domain.memory import kv_bytes_per_token, memory_use, running_parameters, sharded_parameters
 from app.domain.model import Attention, ModelSpec, SharedBlockThenMixer
 from app.domain.parameters import count_parameters, index_key_elements, kv_elements_per_token
 from app.domain.step import cost_table
@@ -144,6 +145,28 @@ def test_every_recorded_total_is_met(model: ModelSpec) -> None:
     assert count.total == pytest.approx(model.recorded_total_params, rel=5e-3)
     assert count.active == pytest.approx(model.recorded_active_params, rel=5e-3)
     assert count.counted or model.id in (*REFUSED_FOR, "gemma-4-e2b")
+
+
+PREDICTING = [m for m in CATALOG.models.values() if (m.record.get("mtp") or {}).get("params_each")]
+
+
+@pytest.mark.parametrize("model", PREDICTING, ids=by_id)
+def test_a_prediction_module_has_the_recorded_size(model: ModelSpec) -> None:
+    """Those of released checkpoints; GLM-5.2's module lacks the indexer of the layers it is like."""
+    steps = [Workload(prediction_modules=n) for n in (0, 1)]
+    without, with_one = (running_parameters(model, step, layout_of(model, step, 8)).total for step in steps)
+    assert with_one - without == pytest.approx(model.record["mtp"]["params_each"], rel=1e-3)
+
+
+@pytest.mark.parametrize("model", [m for m in SUPPORTED if m.tower is not None], ids=by_id)
+def test_a_tower_is_no_larger_than_recorded(model: ModelSpec) -> None:
+    assert model.tower is not None
+    stack = sharded_parameters(model.tower.stack).total
+    assert stack + model.tower.projector_elements == pytest.approx(model.tower_params, rel=0.09)
+    step = Workload(phase="prefill", batch=1, seq_len=2048, visual_tokens=model.tower.item_tokens or 256)
+    table = cost_table(model, step)
+    tower = [i for i, op in enumerate(table.ops) if op.name.startswith(model.tower.modality)]
+    assert sum(table["count"][i] for i in tower if table.ops[i].kind == "attention") == model.tower.stack.num_layers
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=by_id)
