@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -13,6 +14,19 @@ from app.domain.units import Bytes, BytesPerSecond, Grid, Seconds
 
 CollectiveKind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "p2p"]
 COLLECTIVES: tuple[str, ...] = get_args(CollectiveKind)
+Algorithm: TypeAlias = Literal["ring", "tree", "hierarchical", "in_switch"]
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+
+LINK_EFFICIENCY = 0.8
+"""Share of a link's rate that large messages reach where nobody measured it (judgement, F-10.3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkModel:
+    """A tier in the alpha-beta model: seconds that a message takes to start, and bytes/s one way once it flows."""
+
+    alpha: Seconds
+    bandwidth: BytesPerSecond
 
 
 def wire_factor(kind: str, ranks: Grid) -> Grid:
@@ -61,14 +75,126 @@ def wire_bytes(
 
 
 def ring_time(kind: str, size: Bytes, ranks: int, alpha: Seconds, bandwidth: BytesPerSecond) -> Seconds:
-    """Ring algorithm on one tier: steps times the start-up cost, plus the bytes each rank sends (F-10.2)."""
-    steps = {"all_reduce": 2 * (ranks - 1), "broadcast": 1, "p2p": 1}.get(kind, ranks - 1)
-    return steps * alpha + float(wire_factor(kind, ranks)) * size / bandwidth
+    """Ring algorithm on one tier: steps times the start-up cost, plus the bytes each rank sends (F-10.2).
+
+    An all-to-all exchanges with one peer after the other; a broadcast passes pieces along a chain.
+    """
+    return ring_steps(kind, ranks) * alpha + float(wire_factor(kind, ranks)) * size / bandwidth
+
+
+def ring_steps(kind: str, ranks: int) -> int:
+    """Messages that follow one another around a ring."""
+    return {"all_reduce": 2 * (ranks - 1), "p2p": min(ranks - 1, 1)}.get(kind, ranks - 1)
 
 
 def tree_time(size: Bytes, ranks: int, alpha: Seconds, bandwidth: BytesPerSecond) -> Seconds:
     """Tree all-reduce on one tier: up and down the tree, the whole array on each link (F-10.2)."""
     return 2 * float(np.ceil(np.log2(max(ranks, 1)))) * alpha + 2 * size / bandwidth
+
+
+def default_alpha(tier: Tier, fabric: str) -> Seconds:
+    """Start-up cost of a message where nobody measured it (judgement, F-10.3): 3 us inside a node, between nodes 15 us
+    over Ethernet and 8 us over everything else."""
+    if tier == "scale_up":
+        return 3e-6
+    name = fabric.lower()
+    return 15e-6 if any(word in name for word in ("ethernet", "gbe", "roce", "efa")) else 8e-6
+
+
+def node_count(ranks: int, ranks_per_node: int) -> int:
+    """Nodes that a group lies on."""
+    return -(-ranks // ranks_per_node)
+
+
+def unavailable(kind: str, algorithm: str, ranks: int, ranks_per_node: int, in_switch: bool) -> str | None:
+    """Why an algorithm does not exist for a collective of such a group; None where it does."""
+    if algorithm not in ALGORITHMS:
+        return f"unknown algorithm {algorithm!r}: use one of {', '.join(ALGORITHMS)}"
+    many = node_count(ranks, ranks_per_node) > 1
+    if algorithm == "tree" and kind in ("all_to_all", "p2p"):
+        return "every rank has something else for every other: there is no tree to send it down"
+    if algorithm == "hierarchical" and kind == "p2p":
+        return "two ranks have no hierarchy"
+    if algorithm == "hierarchical" and not many:
+        return f"{ranks} ranks share one node: there is a single level"
+    if algorithm == "in_switch" and kind != "all_reduce":
+        return "a switch that reduces saves bytes of an all-reduce only"
+    if algorithm == "in_switch" and not in_switch:
+        return "the switches of this fabric do not reduce"
+    return None
+
+
+def algorithm_costs(
+    kind: str, algorithm: str, size: Grid, ranks: int, ranks_per_node: int
+) -> tuple[Mapping[Tier, int], Mapping[Tier, Grid]]:
+    """Messages one after another, and bytes that the busiest rank sends, by tier (F-10.2, F-10.3).
+
+    A flat ring over several nodes counts as if every hop were the slow one, since the slowest hop sets its pace. The
+    levels of a hierarchical algorithm and of an exchange with one peer after the other follow one another. A reducing
+    switch pulls the array out of every rank once, and each rank sends its reduced share on to all: (n+1)/n of the array,
+    which is what NCCL's tests document; a barrier before and after makes four messages.
+    """
+    local, nodes = min(ranks, ranks_per_node), node_count(ranks, ranks_per_node)
+    slow: Tier = "scale_out" if nodes > 1 else "scale_up"
+    if algorithm == "tree":
+        depth = int(np.ceil(np.log2(max(ranks, 1))))
+        both_ways = kind == "all_reduce"
+        sent = 2.0 * size if both_ways else wire_factor(kind, ranks) * size
+        return {slow: 2 * depth if both_ways else depth}, {slow: sent}
+    if algorithm == "ring" and kind not in ("all_to_all", "p2p"):
+        return {slow: ring_steps(kind, ranks)}, {slow: wire_factor(kind, ranks) * size}
+    sent_by_tier = wire_bytes(kind, size, ranks, ranks_per_node, in_switch=algorithm == "in_switch")
+    if kind == "p2p":
+        return {slow: ring_steps(kind, ranks)}, {slow: sent_by_tier[slow]}
+    if algorithm == "ring":
+        return {"scale_up": local - 1, "scale_out": ranks - local}, sent_by_tier
+    up = ring_steps(kind, local)
+    if algorithm == "in_switch":
+        up = 4 * min(local - 1, 1)
+        sent_by_tier = {**sent_by_tier, "scale_up": sent_by_tier["scale_up"] * (local + 1) / local}
+    if kind == "all_to_all":
+        # what leaves the node is first handed to the rank that sends it on, so all of it moves inside the node
+        sent_by_tier = {**sent_by_tier, "scale_up": wire_factor(kind, local) * size}
+    return {"scale_up": up, "scale_out": ring_steps(kind, nodes)}, sent_by_tier
+
+
+def algorithm_time(
+    kind: str, algorithm: str, size: Grid, ranks: int, ranks_per_node: int, links: Mapping[Tier, LinkModel]
+) -> Grid:
+    """Alpha-beta time of a collective: start-up costs and bytes of every tier, added up (F-10.2, F-10.3).
+
+    `links` must hold every tier that the algorithm uses; `unavailable` says which algorithms exist.
+    """
+    messages, sent = algorithm_costs(kind, algorithm, size, ranks, ranks_per_node)
+    total: Grid = 0.0
+    for tier, steps in messages.items():
+        if not steps:
+            continue
+        link = links[tier]
+        if algorithm in ("ring", "tree") and kind not in ("all_to_all", "p2p") and tier == "scale_out":
+            # some hops stay inside a node; whichever tier is slower sets the pace
+            near = links.get("scale_up", link)
+            link = LinkModel(max(link.alpha, near.alpha), min(link.bandwidth, near.bandwidth))
+        total = total + steps * link.alpha + sent[tier] / link.bandwidth
+    return total
+
+
+def fastest_algorithm(
+    kind: str, size: Bytes, ranks: int, ranks_per_node: int, links: Mapping[Tier, LinkModel], in_switch: bool
+) -> tuple[Algorithm, Seconds]:
+    """The algorithm that the alpha-beta model finds fastest for one size, and its time."""
+    times = {
+        name: float(algorithm_time(kind, name, size, ranks, ranks_per_node, links))
+        for name in ALGORITHMS
+        if unavailable(kind, name, ranks, ranks_per_node, in_switch) is None
+    }
+    best = min(times, key=times.__getitem__)
+    return best, times[best]
+
+
+def bus_bandwidth(kind: str, size: Grid, ranks: int, time: Grid) -> Grid:
+    """Bytes that each rank of a ring would send over the time taken: comparable with a link's rate (F-10.1)."""
+    return wire_factor(kind, ranks) * size / time
 
 
 def _plain(value: Grid) -> Grid:
