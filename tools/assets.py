@@ -115,9 +115,7 @@ def find_npm() -> list[str]:
 
 def works(npm: str) -> bool:
     try:
-        done = subprocess.run(
-            [npm, "--version"], capture_output=True, text=True, timeout=60, env=environment(npm)
-        )
+        done = subprocess.run([npm, "--version"], capture_output=True, text=True, timeout=60, env=environment(npm))
     except (OSError, subprocess.TimeoutExpired):
         return False
     major = done.stdout.strip().split(".")[0]
@@ -150,9 +148,7 @@ def copy() -> None:
     for asset in ASSETS:
         source = MODULES / asset.package / asset.path
         if not source.is_file():
-            raise AssetError(
-                f"{asset.package} holds no {asset.path}: package.json and tools/assets.py disagree."
-            )
+            raise AssetError(f"{asset.package} holds no {asset.path}: package.json and tools/assets.py disagree.")
         content = source.read_bytes()
         target = VENDOR / names[asset.name]
         target.write_bytes(content)

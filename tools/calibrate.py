@@ -50,7 +50,7 @@ ACTIVE: dict[str, tuple[str, ...]] = {
     "gemm grouped": ("floor", "compute", "memory", "wave", "depth"),
     "attention": ("floor", "compute", "memory", "exponent", "depth"),
     "attention backward": ("floor", "compute", "memory", "exponent", "depth"),
-    "attention decode": ("floor", "memory"),
+    "attention decode": ("floor", "memory", "block"),
     "attention latent": ("floor", "compute", "memory"),
     "elementwise": ("floor", "memory"),
     "collective": ("floor", "link", "ramp"),
@@ -66,9 +66,18 @@ START: dict[str, float] = {
     "depth": 100.0,
     "link": 0.75,
     "ramp": 1e6,
+    "block": 1e-6,
 }
 MOST: dict[str, float] = {"compute": 1.0, "memory": 1.0, "exponent": 1.0, "link": 1.0, "wave": 1.2}
-LEAST: dict[str, float] = {"floor": 2e-7, "compute": 0.02, "memory": 0.05, "exponent": 0.05, "wave": 0.02, "link": 0.02}
+LEAST: dict[str, float] = {
+    "floor": 2e-7,
+    "block": 1e-9,
+    "compute": 0.02,
+    "memory": 0.05,
+    "exponent": 0.05,
+    "wave": 0.02,
+    "link": 0.02,
+}
 NOISE = 0.12
 """Scatter of a good fit, as a share: what a prior is weighed against."""
 TIGHTNESS = {1: 1.5, 2: 0.6, 3: 0.4}
@@ -108,7 +117,17 @@ class Stack:
             tuple(self.keys),
             *(
                 join(n)
-                for n in ("products", "exponentials", "bytes", "wire", "link_rate", "utilisation", "length", "launches")
+                for n in (
+                    "products",
+                    "exponentials",
+                    "bytes",
+                    "wire",
+                    "link_rate",
+                    "utilisation",
+                    "length",
+                    "launches",
+                    "waves",
+                )
             ),
         )
         self.count = np.concatenate([c.bound.table["count"] for c in self.members])

@@ -38,9 +38,7 @@ def main() -> int:
 
 def make(directory: Path) -> bool:
     """True when the environment is there and has pip; a half-made one is removed, or make trusts it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "venv", "--clear", str(directory)], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", "venv", "--clear", str(directory)], capture_output=True, text=True)
     if done.returncode == 0:
         return True
     print((done.stdout + done.stderr).strip(), file=sys.stderr)

@@ -2,14 +2,15 @@
 
 Every kernel follows one form with few parameters, after how kernels behave rather than after single rows:
 
-    t = floor + ((C^3 + M^3)^(1/3)) + N
+    t = floor + block S + ((C^3 + M^3)^(1/3)) + N
     C = F / (compute P u^wave) (1 + depth / L) + X / (exponent P_X)     products and exponentials
     M = B / (memory BW)                                                  bytes
     N = W / (link BW_net) + sqrt(W ramp) / (link BW_net)                 bytes on a link
 
 `floor` is the least time of one kernel (launch, prologue, first bytes, or the latency of a collective), `u` the share
 of the last wave of tiles that is busy (F-11.3), `L` the length of the inner loop (the inner dimension of a product, the
-keys of a query) with `depth` its prologue. A power mean joins products and bytes: near the ridge both cost.
+keys of a query) with `depth` its prologue. `S` counts waves of
+(sequence, KV head) pairs in a decode, each with a cost of its own however short its context. A power mean joins products and bytes: near the ridge both cost.
 A whole step is the sum of its kernels times a residual factor; a step issued by the host one kernel at a time also
 waits for the host.
 
@@ -41,6 +42,7 @@ PARAMETERS: tuple[str, ...] = (
     "depth",
     "link",
     "ramp",
+    "block",
 )
 """Parameters of a kernel fit, in the order of a column: seconds, shares of a roof, powers, elements, bytes."""
 
@@ -53,6 +55,7 @@ NEUTRAL: Mapping[str, float] = {
     "depth": 0.0,
     "link": 1.0,
     "ramp": 0.0,
+    "block": 0.0,
 }
 
 STEP_PARAMETERS: tuple[str, ...] = ("factor", "host")
@@ -184,6 +187,7 @@ class KernelFeatures:
     utilisation: Array
     length: Array
     launches: Array
+    waves: Array
 
 
 def kernel_features(bound: Bound) -> KernelFeatures:
@@ -200,9 +204,10 @@ def kernel_features(bound: Bound) -> KernelFeatures:
     scores: list[float] = []
     busy: list[float] = []
     length: list[float] = []
+    waves: list[float] = []
     for op, *cells in zip(table.ops, *(table[name].tolist() for name in names), strict=True):
         executed, exponentials, read, written, cached, groups = cells
-        kind, share, depth, exponential_time = _kind(op), 1.0, math.inf, 0.0
+        kind, share, depth, exponential_time, pairs = _kind(op), 1.0, math.inf, 0.0, 0.0
         item = PRECISIONS[op.dtype].element_bytes if op.dtype else 1.0
         if kind == "gemm" and executed > 0:
             m, n, depth = _product_shape(executed, read, written, item, max(groups, 1.0))
@@ -211,12 +216,13 @@ def kernel_features(bound: Bound) -> KernelFeatures:
                 kind = "gemm grouped"
         elif op.kind == "attention" and exponentials > 0:
             exponential_time = exponentials / rate if rate else 0.0
-            kind, share, depth = _attention(kind, executed, exponentials, read, written, cached, item, units)
+            kind, share, depth, pairs = _attention(kind, executed, exponentials, read, written, cached, item, units)
         keys.append(_key(kind, op.dtype, roofs.family))
         products.append(executed / roofs.flop_rate(op.dtype) if op.pipe == "tensor" else 0.0)
         scores.append(exponential_time)
         busy.append(share)
         length.append(depth)
+        waves.append(pairs / units)
     moved = bound.op_net
     return KernelFeatures(
         keys=tuple(keys),
@@ -228,6 +234,7 @@ def kernel_features(bound: Bound) -> KernelFeatures:
         utilisation=np.array(busy),
         length=np.array(length),
         launches=table["launches"],
+        waves=np.array(waves),
     )
 
 
@@ -240,33 +247,38 @@ def _attention(
     cached: float,
     item: float,
     units: float,
-) -> tuple[str, float, float]:
-    """Kind, busy share of the last wave and keys of a query of an attention row, from its FLOP and bytes."""
+) -> tuple[str, float, float, float]:
+    """Kind, busy share of the last wave and keys of a query of an attention row, and (sequence, KV head) pairs of a
+    decode: all from its FLOP and bytes."""
     seen = read + cached
     backward = kind == "attention backward"
-    if not backward and written * 8.0 < seen and executed < DECODE_INTENSITY * seen:
-        return "attention latent" if executed > LATENT_INTENSITY * seen else "attention decode", 1.0, math.inf
     # FLOP for one exponential: twice the sum of key and value dimensions, 2.5 times that backward
     width = max(executed / exponentials / (10.0 if backward else 4.0), 1.0)
     # backward rows read q, k, v, o and the output's gradient, and write as much as q, k and v
     outputs = max(read - written, 0.0) / 2.0 if backward else written
     queries = max(outputs / (item * width), 1.0)
+    keys = exponentials / queries
+    if not backward and written * 8.0 < seen and executed < DECODE_INTENSITY * seen:
+        if executed > LATENT_INTENSITY * seen:
+            return "attention latent", 1.0, math.inf, 0.0
+        return "attention decode", 1.0, math.inf, max(seen - written, 0.0) / (item * 2.0 * width * keys)
     tiles = math.ceil(queries / TILE)
-    return kind, tiles / (math.ceil(tiles / units) * units), exponentials / queries
+    return kind, tiles / (math.ceil(tiles / units) * units), keys, 0.0
 
 
 def kernel_seconds(features: KernelFeatures, parameters: Array) -> Array:
     """Seconds of one execution of each row. `parameters` has one column a row of PARAMETERS."""
-    floor, compute, memory, exponent, wave, depth, link, ramp = parameters
+    floor, compute, memory, exponent, wave, depth, link, ramp, block = parameters
     products = features.products / (compute * features.utilisation**wave) * (1.0 + depth / features.length)
     products = products + features.exponentials / exponent
     moved = features.bytes / memory
     busy = np.cbrt(products * products * products + moved * moved * moved)
+    busy = busy + floor * features.launches + block * features.waves
     if not features.wire.any():
-        return np.asarray(floor * features.launches + busy)
+        return np.asarray(busy)
     wire = features.wire / link
     wire = wire + np.sqrt(wire * ramp / (link * features.link_rate))
-    return np.asarray(floor * features.launches + busy + wire)
+    return np.asarray(busy + wire)
 
 
 def parameters_of(calibration: Calibration, keys: tuple[str, ...]) -> tuple[Array, tuple[tuple[Fit, int], ...]]:

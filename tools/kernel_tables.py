@@ -1,0 +1,178 @@
+"""Samples the per-operation tables of the `aiconfigurator-core` wheel into a file of carried measurements.
+
+    pip download --no-deps aiconfigurator-core
+    python tools/kernel_tables.py aiconfigurator_core-*.whl
+
+Needs pyarrow, which the project itself does not. The wheel (Apache-2.0) holds some hundred thousand kernel times; a
+sample of equal ranks in time, for each device, engine and precision, says as much about few parameters. Only A100, H100,
+B200 and GB200 are read: the tables of other devices stay unseen, to hold forecasts against. Rows that are faster than
+the bound allows are counted and left out: weights that stay in cache between calls, or a faulty collection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import re
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from app.catalog.loader import load_catalog
+from app.catalog.measurements import Measurement, MeasurementSource
+from app.services.measured import bound_of_measurement
+
+FILE = Path(__file__).resolve().parent.parent / "app" / "catalog" / "data" / "measurements" / "kernel-tables.json"
+DEVICES = {
+    "a100_sxm": "nvidia-a100-sxm4-80gb",
+    "h100_sxm": "nvidia-h100-sxm",
+    "b200_sxm": "nvidia-b200-sxm",
+    "gb200": "nvidia-gb200",
+}
+PRECISIONS = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "fp8": "fp8",
+    "fp8_block": "fp8",
+    "fp8_static": "fp8",
+    "nvfp4": "nvfp4",
+    "int8_wo": None,
+}
+TABLES = ("gemm_perf", "context_attention_perf", "generation_attention_perf", "moe_perf")
+KEPT = 10
+"""Rows of each device, engine, table and precision."""
+UNGATED = {(512, 22), (128, 6)}
+"""Experts and choices of models whose experts have two matrices instead of three: the tables do not say which."""
+READS_KEYS_ONLY = ("trtllm/1.0.0/generation", "trtllm/1.2.0", "trtllm/1.3.0rc10/generation")
+"""Collections whose decode attention is faster than memory: they probably read keys and not values."""
+
+
+def tables(wheel: Path) -> Iterator[tuple[str, str, str, list[dict[str, Any]]]]:
+    """Device, engine with version, table and its rows: the newest collection of each engine."""
+    import pyarrow.parquet
+
+    with zipfile.ZipFile(wheel) as archive:
+        newest: dict[tuple[str, str, str], str] = {}
+        for name in sorted(archive.namelist()):
+            match = re.search(r"systems/data/(\w+)/\w+/(\w+)/([^/]+)/(\w+)\.parquet$", name)
+            if match and match[1] in DEVICES and match[4] in TABLES and not any(bad in name for bad in READS_KEYS_ONLY):
+                newest[match[1], match[2], match[4]] = name
+        for (device, engine, table), name in sorted(newest.items()):
+            version = name.split("/")[-2]
+            rows = pyarrow.parquet.read_table(io.BytesIO(archive.read(name))).to_pylist()
+            yield device, f"{engine} {version}", table, rows
+
+
+def question(table: str, row: dict[str, Any]) -> tuple[str, str, dict[str, Any]] | None:
+    """Kind, precision and question of a row, or None where it is none of ours."""
+    if table == "gemm_perf":
+        dtype = PRECISIONS.get(row["gemm_dtype"])
+        if dtype is None or min(row["n"], row["k"]) < 256:
+            return None
+        return "gemm", row["gemm_dtype"], {"op": "gemm", "m": row["m"], "n": row["n"], "k": row["k"], "dtype": dtype}
+    if table == "moe_perf":
+        dtype = PRECISIONS.get(row["moe_dtype"])
+        inner, tensor = row["inter_size"], row["moe_tp_size"]
+        if dtype is None or row["distribution"] != "balanced" or inner % tensor or row["moe_ep_size"] > 16:
+            return None
+        if (row["num_experts"], row["topk"]) in UNGATED:
+            return None
+        asked: dict[str, Any] = {
+            "layer": "moe",
+            "tokens": row["num_tokens"],
+            "hidden": row["hidden_size"],
+            "experts": row["num_experts"],
+            "top_k": row["topk"],
+            "expert_intermediate": inner // tensor,
+            "dtypes": {"weights": dtype, "activations": dtype},
+        }
+        if row["moe_ep_size"] > 1:
+            asked["ep"] = row["moe_ep_size"]
+        return "moe layer", row["moe_dtype"], asked
+    decode = table.startswith("generation")
+    dtype = PRECISIONS.get(row["kv_cache_dtype"] if decode else row["attn_dtype"])
+    kv_heads = row["num_key_value_heads"] or row["num_heads"]
+    if dtype is None or row.get("window_size") or row["num_heads"] % kv_heads or row["beam_width"] != 1:
+        return None
+    if not decode and row["step"]:
+        return None
+    keys = row["step"] + 1 if decode else row["isl"]
+    if keys < 128:
+        return None
+    return (
+        "attention, decode" if decode else "attention, forward",
+        f"{row['attn_dtype']} {row['kv_cache_dtype']}",
+        {
+            "op": "attention",
+            "batch": row["batch_size"],
+            "seq_q": 1 if decode else keys,
+            "seq_kv": keys,
+            "heads": row["num_heads"],
+            "kv_heads": kv_heads,
+            "head_dim": row["head_dim"],
+            "dtype": dtype,
+        },
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheel", type=Path)
+    options = parser.parse_args(arguments)
+    catalog = load_catalog()
+    version = re.search(r"-(\d[\w.]*)-", options.wheel.name)
+    title = f"aiconfigurator-core {version[1] if version else ''}, per-operation tables (Apache-2.0)"
+    source = MeasurementSource(title, "https://github.com/ai-dynamo/aiconfigurator", "primary")
+    written: list[dict[str, Any]] = []
+    faster: Counter[str] = Counter()
+    for device, engine, table, rows in tables(options.wheel):
+        groups: dict[str, list[tuple[float, str, dict[str, Any]]]] = {}
+        for row in rows:
+            found = question(table, row)
+            if found is not None and row["latency"] > 0:
+                groups.setdefault(found[1], []).append((row["latency"] * 1e-3, found[0], found[2]))
+        for precision, members in sorted(groups.items()):
+            members.sort(key=lambda item: (item[0], json.dumps(item[2])))
+            ranks = [int((i + 0.5) * len(members) / KEPT) for i in range(min(KEPT, len(members)))]
+            for rank in ranks:
+                seconds, kind, asked = members[rank]
+                name = f"table-{device}-{engine.replace(' ', '-')}-{table.removesuffix('_perf')}-{precision}-{rank}"
+                row_ = Measurement(
+                    name, "kernel-tables", kind, DEVICES[device], asked, seconds, source, f"{seconds * 1e3:g} ms"
+                )
+                if seconds < float(bound_of_measurement(row_, catalog).overlapped):
+                    faster[kind] += 1
+                    continue
+                written.append(
+                    {
+                        "id": name.replace(" ", "-"),
+                        "kind": kind,
+                        "hardware": DEVICES[device],
+                        "question": asked,
+                        "seconds": float(f"{seconds:.6g}"),
+                        "source": "kernel-tables",
+                        "published": f"{seconds * 1e3:.6g} ms",
+                        "engine": engine,
+                    }
+                )
+    left = [{"why": "faster than the bound: cached between calls, or a faulty collection", "kinds": dict(faster)}]
+    text = (
+        '{\n"sources": '
+        + json.dumps({"kernel-tables": {"title": title, "url": source.url, "read": source.read}})
+        + ',\n"left_out": '
+        + json.dumps(left)
+        + ',\n"rows": [\n'
+        + ",\n".join(json.dumps(row) for row in written)
+        + "\n]\n}\n"
+    )
+    FILE.write_text(text, encoding="utf-8")
+    print(f"{len(written)} rows of {source.title}; left out: {dict(faster)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
