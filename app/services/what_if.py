@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -74,9 +74,8 @@ class WhatIf:
 
     def query(self, **changes: Any) -> dict[str, str]:
         """The address of this state (with `changes`): only what differs from the defaults, in a fixed order."""
-        values = asdict(self) | changes
-        plain = asdict(WhatIf())
-        return {name: str(values[name]) for name in plain if values[name] != plain[name]}
+        values = {name: getattr(self, name) for name in FIELDS} | changes
+        return {name: str(values[name]) for name in FIELDS if values[name] != _DEFAULTS[name]}
 
     def request(self, model: ModelSpec) -> BoundRequest:
         """The same question as a body of `POST /estimates/bound`."""
@@ -255,6 +254,7 @@ def _fitting(preset: dict[str, int | str]) -> dict[str, int | str]:
 
 
 FIELDS: tuple[str, ...] = tuple(f.name for f in fields(WhatIf))
+_DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(WhatIf)}
 """Keys of the page's address, in the order of the controls."""
 
 FIELD_OF_LOC: Mapping[tuple[str, ...], str] = {

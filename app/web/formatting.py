@@ -204,6 +204,8 @@ def when(moment: datetime | None) -> str:
 
 def _number(value: object) -> float | None:
     """A float from anything numeric (NumPy scalars included); None for text, booleans and what is absent."""
+    if isinstance(value, float):
+        return float(value)
     if value is None or isinstance(value, (str, bytes, bool)):
         return None
     return float(value) if isinstance(value, SupportsFloat) else None

@@ -24,6 +24,7 @@ from markupsafe import Markup
 
 from app import __version__
 from app.web import formatting
+from app.web.tables import Cells
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TEMPLATES: Final = ROOT / "templates"
@@ -331,6 +332,7 @@ def environment() -> Environment:
         document_name=document_name,
         path_segment=lambda text: quote(str(text), safe=""),
     )
+    cells = Cells(env, provenance)
     env.globals.update(
         areas=AREAS,
         resources=RESOURCES,
@@ -340,6 +342,8 @@ def environment() -> Environment:
         query=query,
         scale_for=formatting.scale_for,
         column_scales=column_scales,
+        figure_markup=cells.figure,
+        table_rows=cells.rows,
         not_reported=formatting.NOT_REPORTED,
     )
     return env
