@@ -58,7 +58,7 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
             )
         ]
     if op.kind == "elementwise":
-        if op.name == "cross-entropy":
+        if op.name in ("cross-entropy", "histogram"):
             return []
         read, written = op.act_backward or (op.act_read + op.act_write, op.act_read)
         return [

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.domain.errors import InvalidInput
-from app.domain.model import Attention, LatentAttention, ModelSpec, MoeMlp
+from app.domain.model import Attention, CompressedAttention, LatentAttention, ModelSpec, MoeMlp
 from app.domain.units import Grid
 from app.domain.workload import Workload
 
@@ -64,6 +64,10 @@ class Layout:
     def data_group(self) -> Group:
         """Ranks that hold the same dense parameters: context parallelism replicates them too."""
         return self._group(float(self.dp * self.cp), self.tp)
+
+    def expert_tokens(self, replica_tokens: Grid) -> Grid:
+        """Tokens that meet one copy of the experts, of all ranks that share it."""
+        return replica_tokens * self.dp / self.expert_replicas
 
     @property
     def expert_group(self) -> Group:
@@ -156,6 +160,8 @@ def _check_kind(model: ModelSpec, workload: Workload) -> None:
         raise _wrong("pp", f"pipeline stages of {several} cannot be estimated: use 1")
     if several and p.cp > 1:
         raise _wrong("cp", f"context parallelism of {several} cannot be estimated: use 1")
+    if p.cp > 1 and any(isinstance(group.mixer, CompressedAttention) for group in model.layers):
+        raise _wrong("cp", "context parallelism of compressed attention cannot be estimated: use 1")
     if p.cp > 1 and any(True for _ in model.state_groups()):
         raise _wrong("cp", "context parallelism of layers with a recurrent state cannot be estimated: use 1")
 

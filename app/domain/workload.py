@@ -18,6 +18,7 @@ RoutingKind: TypeAlias = Literal["balanced", "random", "zipf", "histogram"]
 Schedule: TypeAlias = Literal["gpipe", "1f1b", "zero_bubble"]
 ContextExchange: TypeAlias = Literal["ring", "all_to_all"]
 Overlap: TypeAlias = Literal["none", "stream", "chunk", "tile"]
+DispatchScheme: TypeAlias = Literal["hierarchical", "deduplicated", "all_to_all", "all_gather"]
 
 MAX_TOKENS = 2**40
 """Bound on every count a workload carries, so that products stay finite and exact in a float."""
@@ -77,6 +78,25 @@ class Routing:
 
 
 @dataclass(frozen=True, slots=True)
+class Dispatch:
+    """How tokens reach their experts and come back.
+
+    `scheme`: `hierarchical` sends a token once to each node and on from there to each rank, `deduplicated` once to each
+    rank, `all_to_all` once for each expert, `all_gather` everything to everybody (and sums back by reduce-scatter).
+    `dtype` is the precision of dispatched tokens (None: the communication precision; results come back in that one).
+    `node_limit` is the most nodes a token's experts may lie on. `capacity_factor` gives every expert the same number of
+    rows, so many times the mean load; what exceeds it is dropped (None: nothing padded, nothing dropped).
+    `replicas` counts further copies of the busiest experts of a layer, over all ranks.
+    """
+
+    scheme: DispatchScheme = "hierarchical"
+    dtype: str | None = None
+    node_limit: int | None = None
+    capacity_factor: float | None = None
+    replicas: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class KvSettings:
     page_tokens: int = 16
     shared_prefix_tokens: int = 0
@@ -110,6 +130,7 @@ class Workload:
     height: int | None = None
     frames: int | None = None
     prediction_modules: int = 0
+    dispatch: Dispatch = field(default_factory=Dispatch)
 
     def __post_init__(self) -> None:
         _one_of("phase", self.phase, get_args(Phase))
@@ -131,6 +152,7 @@ class Workload:
             precision(getattr(self.dtypes, name), ("workload", "dtypes", name))
         for name in ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batches", "virtual_stages"):
             _count(f"parallel.{name}", getattr(self.parallel, name), least=1)
+        _check_dispatch(self.dispatch)
 
     @property
     def new_tokens(self) -> int:
@@ -140,7 +162,20 @@ class Workload:
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise InvalidInput(("workload", name), f"unknown {name} {value!r}: use one of {', '.join(known)}")
+        raise InvalidInput(("workload", *name.split(".")), f"unknown {name} {value!r}: use one of {', '.join(known)}")
+
+
+def _check_dispatch(dispatch: Dispatch) -> None:
+    _one_of("dispatch.scheme", dispatch.scheme, get_args(DispatchScheme))
+    if dispatch.dtype is not None:
+        precision(dispatch.dtype, ("workload", "dispatch", "dtype"))
+    if dispatch.node_limit is not None:
+        _count("dispatch.node_limit", dispatch.node_limit, least=1)
+        if dispatch.scheme == "all_gather":
+            raise InvalidInput(("workload", "dispatch", "node_limit"), "an all-gather reaches every node: leave it out")
+    if dispatch.capacity_factor is not None and not 0 < dispatch.capacity_factor <= 1000:
+        raise InvalidInput(("workload", "dispatch", "capacity_factor"), "must be above 0 and at most 1000")
+    _count("dispatch.replicas", dispatch.replicas, least=0)
 
 
 def _count(name: str, value: int, least: int) -> None:

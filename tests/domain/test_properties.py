@@ -68,7 +68,9 @@ def test_every_column_is_finite_and_not_negative(model: ModelSpec, workload: Wor
         assert np.all(table.net[tier] >= table.net_in_switch[tier] - 1e-6)
         assert np.all(table.net_in_switch[tier] >= 0)
     assert np.all(table["count"] > 0)
-    assert np.all(table["launches"] >= 1)
+    fused = np.array([op.base == "histogram" for op in table.ops])  # counted in the kernel of the top-k
+    assert np.all(table["launches"][~fused] >= 1)
+    assert np.all(table["launches"][fused] == 0)
 
 
 @some

@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from app.domain.blocks.context import StepContext
+from app.domain.collectives import wire_bytes
 from app.domain.cost import Op, elementwise, gemm
+from app.domain.errors import InvalidInput
 from app.domain.model import DenseMlp, MoeMlp
-from app.domain.routing import distinct_experts, rank_skew
-from app.domain.units import Grid
+from app.domain.precision import PRECISIONS
+from app.domain.routing import distinct_experts, dropped_share, expert_capacity, rank_skew
+from app.domain.units import Bytes, Grid
 
 
 def mlp_rows(ctx: StepContext, mlp: DenseMlp, count: float, stage: str = "mlp") -> list[Op]:
@@ -31,11 +34,25 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
     layout = ctx.layout
     t = ctx.tokens
     h = ctx.hidden if moe.latent_size is None else moe.latent_size
-    shared_tokens = ctx.replica_tokens * layout.dp / layout.expert_replicas  # tokens that meet one copy of the experts
+    dispatch = ctx.workload.dispatch
+    if dispatch.replicas % layout.ep:
+        raise InvalidInput(
+            ("workload", "dispatch", "replicas"),
+            f"{dispatch.replicas} replicas do not divide over expert parallel {layout.ep}",
+        )
+    shared_tokens = layout.expert_tokens(ctx.replica_tokens)
     routing = ctx.workload.routing
-    touched = distinct_experts(routing, shared_tokens, moe.experts, moe.top_k) / layout.ep
-    copies = shared_tokens * moe.top_k / layout.ep
-    skew = rank_skew(routing, shared_tokens * moe.top_k, moe.experts, layout.ep)
+    everything = shared_tokens * moe.top_k
+    touched = (distinct_experts(routing, shared_tokens, moe.experts, moe.top_k) + dispatch.replicas) / layout.ep
+    kept: Grid = 1.0
+    copies = rows_worked = everything / layout.ep
+    skew = rank_skew(routing, everything, moe.experts, layout.ep, top_k=moe.top_k, replicas=dispatch.replicas)
+    if dispatch.capacity_factor is not None:
+        # every expert works on the same number of rows, whether tokens fill them or not
+        capacity = expert_capacity(everything, moe.experts, dispatch.capacity_factor)
+        kept = 1.0 - dropped_share(routing, everything, moe.experts, capacity, top_k=moe.top_k)
+        copies, rows_worked = copies * kept, capacity * moe.experts / layout.ep
+        touched, skew = moe.experts / layout.ep, 0.0
     width = moe.expert_intermediate / layout.etp
     own = ctx.replica_tokens / (layout.tp * layout.cp)  # tokens that this rank alone sends to experts
     matrices_in = 2 if moe.gated else 1
@@ -49,9 +66,10 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
             pipe="tensor",
             dtype=ctx.product,
             flop=2.0 * copies * n * k,
+            executed=None if dispatch.capacity_factor is None else 2.0 * rows_worked * n * k,
             weights=touched * n * k * ctx.weight,
-            act_read=copies * k * ctx.activation,
-            act_write=copies * n * ctx.activation,
+            act_read=rows_worked * k * ctx.activation,
+            act_write=rows_worked * n * ctx.activation,
             skew=skew,
             groups=touched,
             formula=formula,
@@ -82,16 +100,28 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
             exponentials=t * moe.experts,
             count=count,
         ),
+        elementwise(
+            "histogram",
+            "moe",
+            elements=t * moe.top_k,
+            reads=1,
+            writes=1,
+            activation=4.0,
+            flop_per_element=1,
+            count=count,
+            launches=0.0,
+            formula="expert ids of 4 bytes in, places of 4 bytes out; counted in the kernel of the top-k",
+        ),
         Op(
             "permute",
             "moe",
             "copy",
             count=count,
             act_read=t * h * ctx.activation,
-            act_write=copies * h * ctx.activation,
+            act_write=rows_worked * h * ctx.activation,
             formula="read tokens hidden, write tokens top_k hidden",
         ),
-        *_dispatch(ctx, moe, "dispatch", own, h, count),
+        *_dispatch(ctx, moe, "dispatch", own * kept, h, count),
         *ctx.exchange(
             "expert tensor gather",
             "moe",
@@ -109,12 +139,12 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
         elementwise(
             "expert activation",
             "moe",
-            elements=copies * width,
+            elements=rows_worked * width,
             reads=matrices_in,
             writes=1,
             activation=ctx.activation,
             flop_per_element=5,
-            exponentials=copies * width * ctx.activation_exponentials,
+            exponentials=rows_worked * width * ctx.activation_exponentials,
             count=count,
         ),
         expert_gemm("expert down", h, width, "2 tokens top_k expert_intermediate hidden / tp"),
@@ -126,7 +156,7 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
             layout.expert_tensor_group,
             0.0 if layout.folded else count,
         ),
-        *_dispatch(ctx, moe, "combine", own, h, count),
+        *_dispatch(ctx, moe, "combine", own * kept, h, count),
         Op(
             "unpermute",
             "moe",
@@ -174,26 +204,62 @@ def expected_destinations(places: Grid, experts: int, top_k: int) -> Grid:
     return float(distinct) if np.ndim(distinct) == 0 else distinct
 
 
-def _dispatch(ctx: StepContext, moe: MoeMlp, name: str, own: Grid, width: Grid, count: float) -> list[Op]:
-    """The exchange of tokens with their experts (F-9.3): each token crosses to a node once and to a rank once.
+def sent_copies(ctx: StepContext, moe: MoeMlp) -> tuple[Grid, Grid]:
+    """Copies of a token that its rank sends on the scale-up and on the scale-out tier, expected (F-9.3, F-9.11).
 
-    A copy for another node lands at one of the ranks that want it, so only the others move on inside the node.
+    Under a node limit distinct nodes are capped, and the experts of those nodes are all that a token can reach.
+    """
+    group, dispatch = ctx.layout.expert_group, ctx.workload.dispatch
+    size, local = group.size, group.local
+    nodes = np.ceil(np.asarray(size) / local)
+    if dispatch.scheme == "all_gather":
+        sent = wire_bytes("all_gather", size, size, local)
+        return sent["scale_up"], sent["scale_out"]
+    to_nodes = expected_destinations(nodes, moe.experts, moe.top_k)
+    to_ranks = expected_destinations(size, moe.experts, moe.top_k)
+    most = nodes if dispatch.node_limit is None else np.minimum(float(dispatch.node_limit), nodes)
+    if dispatch.node_limit is not None and np.any(most < to_nodes):
+        reachable = round(moe.experts * float(np.max(most / nodes)))
+        limited = expected_destinations(np.maximum(most * local, 1.0), max(reachable, moe.top_k), moe.top_k)
+        to_ranks = np.where(most < to_nodes, np.minimum(limited, to_ranks), to_ranks)
+        to_nodes = np.minimum(to_nodes, most)
+    away = to_nodes * (1.0 - 1.0 / nodes)
+    if dispatch.scheme == "hierarchical":
+        return np.maximum(to_ranks * (1.0 - 1.0 / size) - away, 0.0), away
+    # straight to each rank, or to each expert: places in the other nodes are as likely as those in the own one
+    places = to_ranks if dispatch.scheme == "deduplicated" else float(moe.top_k)
+    return places * (local - 1.0) / size, places * (size - local) / size
+
+
+def dispatched_bytes(ctx: StepContext) -> Bytes:
+    """Bytes of an element of a dispatched token. One in fp8 has an fp32 scale for each 128 (F-9.3)."""
+    dtype = ctx.workload.dispatch.dtype
+    if dtype is None:
+        return ctx.wire
+    return 1.0 + 4.0 / 128.0 if dtype == "fp8" else PRECISIONS[dtype].element_bytes
+
+
+def _dispatch(ctx: StepContext, moe: MoeMlp, name: str, own: Grid, width: Grid, count: float) -> list[Op]:
+    """The exchange of tokens with their experts (F-9.3): results return by the way that tokens went.
+
+    By default a token crosses to a node once and to a rank once: a copy for another node lands at one of the ranks that
+    want it, so only the others move on inside the node. Gradients travel in the communication precision.
     """
     group = ctx.layout.expert_group
     if isinstance(group.size, (float, int)) and group.size <= 1:
         return []
-    nodes = np.ceil(np.asarray(group.size) / group.local)
-    to_ranks = expected_destinations(group.size, moe.experts, moe.top_k) * (1.0 - 1.0 / group.size)
-    to_nodes = expected_destinations(nodes, moe.experts, moe.top_k) * (1.0 - 1.0 / nodes)
-    size = own * width * ctx.wire
+    near, far = sent_copies(ctx, moe)
+    element = dispatched_bytes(ctx) if name == "dispatch" else ctx.wire
+    size = own * width * element
     return [
         Op(
             name,
             "moe",
             "collective",
             count=count,
-            net={"scale_up": size * np.maximum(to_ranks - to_nodes, 0.0), "scale_out": size * to_nodes},
-            formula="own tokens hidden bytes times distinct remote ranks and nodes",
+            net={"scale_up": size * near, "scale_out": size * far},
+            net_backward=ctx.wire / element,
+            formula="own tokens hidden bytes times copies sent on each tier",
         )
     ]
 
