@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple, cast
 
 from app.catalog.diffusion_codec import read_denoiser
-from app.catalog.fields import Fields, Loc, Range, as_loc, slug
+from app.catalog.fields import Fields, Loc, Range, as_loc, checked_integer, slug
 from app.catalog.mixer_codec import (
     DECODER_SELF_CROSS,
     ENCODER_SELF,
@@ -39,6 +39,7 @@ from app.domain.model import (
     STATE_MIXERS,
     Attention,
     AttentionKind,
+    CompressedAttention,
     DenseMlp,
     LatentAttention,
     LayerGroup,
@@ -114,6 +115,8 @@ _MOE = (
 # fmt: on
 _BIAS = ("qkv", "q", "k", "v", "o", "mlp", "router", "lm_head")
 _IMPORT = ("model_type", "family", "weights", "stored_as", "assumptions")
+_COMPRESSED = ("window", "window+CSA", "window+HCA")
+_RANKS = {"q_lora_rank", "o_lora_rank", "o_groups", "hyper_connection_streams"}
 _INDEXER = ("heads", "head_dim", "top_keys", "counted")
 
 _HINTS = {
@@ -237,6 +240,7 @@ class _ModelReader:
             token_types=ends.token_types,
             embedding_norm=ends.embedding_norm or ssm,
             relative_positions=self._relative_positions(kind),
+            residual_streams=next((g.mixer.streams for g in layers if isinstance(g.mixer, CompressedAttention)), 1),
             pooling=ends.pooling,
             encoder=encoder,
             tower=read_tower(f, self.hidden, tower_params) if self.text_model and tower_params else None,
@@ -344,6 +348,8 @@ class _ModelReader:
             return None
         if set(extra) == {"undescribed"} and isinstance(extra["undescribed"], str):
             return extra["undescribed"][:500]
+        if set(extra) <= _RANKS:
+            return None  # described by the layers that have them
         return f"parameters outside its layers ({', '.join(str(key)[:60] for key in list(extra)[:6])})"
 
     def _record(self) -> dict[str, Any]:
@@ -506,10 +512,38 @@ class _ModelReader:
                 for key in ("kind", "window", "heads", "kv_heads", "head_dim", "v_head_dim")
                 if layer.has(key)
             }
+            compressed = self._compressed(layer) if name == "v4_shared_kv" else None
+            if compressed is not None:
+                return compressed
             if name == "v4_shared_kv":
-                detail["missing"] = "how its compressed caches and its widened residual stream are computed"
+                detail["missing"] = "how its entries are compressed and its low ranks"
             return OtherMixer(name, detail)
         return self._attention(layer, model_kind)
+
+    def _compressed(self, layer: Fields) -> CompressedAttention | None:
+        """DeepSeek-V4's attention; its ranks are in `extra_params`, ratios and indexer in `sparse_attention`."""
+        sparse, extra = (self.fields.object(key) or {} for key in ("sparse_attention", "extra_params"))
+        s = Fields(sparse, self.fields.at("sparse_attention"), list(sparse))
+        e = Fields(extra, self.fields.at("extra_params"), list(extra))
+        kind = layer.text("kind", 100)
+        heads, width = layer.integer("heads", 1, MAX_COUNT), layer.integer("head_dim", 1, MAX_WIDTH)
+        window = layer.integer("window", 1, 10**9)
+        q, o = e.integer("q_lora_rank", 1, MAX_WIDTH), e.integer("o_lora_rank", 1, MAX_WIDTH)
+        groups = e.integer("o_groups", 1, MAX_COUNT)
+        stated = [checked_integer(n, 0, 10**6, s.at("compress_ratios")) for n in s.items("compress_ratios", 2000)]
+        ratios = sorted({n for n in stated if n})
+        if kind not in _COMPRESSED or not (heads and width and window and q and o and groups and ratios):
+            return None
+        ratio = {"window": 0, "window+CSA": ratios[0], "window+HCA": ratios[-1]}[kind]
+        indexer = None
+        if kind == "window+CSA":
+            index_heads = s.integer("index_n_heads", 1, MAX_COUNT)
+            index_width, top = s.integer("index_head_dim", 1, MAX_WIDTH), s.integer("index_topk", 1, 10**9)
+            if not (index_heads and index_width and top):
+                return None
+            indexer = SparseIndexer(index_heads, index_width, top)
+        streams = e.integer("hyper_connection_streams", 1, 1000) or 1
+        return CompressedAttention(heads, width, q, o, groups, window, ratio, indexer, streams)
 
     def _state_mixer(self, name: str, layer: Fields) -> Mixer | None:
         """A mixer that keeps a state, alone or composed; None for another name or where no dimensions are given."""
@@ -819,6 +853,8 @@ def _mixer_json(mixer: Mixer | None) -> dict[str, Any]:
         return {"mixer": "none"}
     if isinstance(mixer, OtherMixer):
         return {"mixer": mixer.name, **copy.deepcopy(dict(mixer.detail))}
+    if isinstance(mixer, CompressedAttention):
+        return _compressed_json(mixer)
     if isinstance(mixer, STATE_MIXERS):
         name, linear = state_mixer_json(mixer)
         return {"mixer": name, "linear": linear}
@@ -861,6 +897,13 @@ def _mixer_json(mixer: Mixer | None) -> dict[str, Any]:
     if mixer.window is not None:
         data["window"] = mixer.window
     return data
+
+
+def _compressed_json(mixer: CompressedAttention) -> dict[str, Any]:
+    """Only what stands in the layer: ranks and ratios belong to the model."""
+    kind = "window" if not mixer.ratio else "window+HCA" if mixer.indexer is None else "window+CSA"
+    shape = {"kind": kind, "window": mixer.window, "heads": mixer.heads, "kv_heads": 1, "head_dim": mixer.head_dim}
+    return {"mixer": "v4_shared_kv", **shape}
 
 
 def _mlp_json(mlp: Mlp | None) -> dict[str, Any]:

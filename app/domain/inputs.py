@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.domain.errors import InvalidInput
-from app.domain.model import ModelSpec
+from app.domain.model import CompressedAttention, ModelSpec
 from app.domain.workload import Workload
 
 DEFAULT_SOURCE_TOKENS = 512
@@ -121,6 +121,11 @@ def input_assumptions(model: ModelSpec, workload: Workload) -> list[str]:
         )
         if any(a.indexer is not None and not a.indexer.counted for _, a in model.attention_groups()):
             notes.append("What the indexer itself costs is left out: its dimensions are not known well enough.")
+    if any(isinstance(group.mixer, CompressedAttention) for group in model.layers):
+        notes.append(
+            "Compressed entries are pooled in one pass; in decode what waits to be pooled is written and read once a"
+            " token. Residual streams are mixed in the kernels of the norms."
+        )
     if any(True for _ in model.state_groups()):
         notes.append(
             "Recurrent states stay on chip within a step and are kept in the precision of the cache; prefill and"

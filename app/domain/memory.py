@@ -15,6 +15,7 @@ from app.domain.layout import Layout, layout_of
 from app.domain.mixer_parameters import group_mixer_parameters, kv_heads_of_rank, rwkv_ffn_parameters
 from app.domain.model import (
     Attention,
+    CompressedAttention,
     DenseMlp,
     GatedDeltaNet,
     KimiDeltaAttention,
@@ -228,6 +229,13 @@ def kv_bytes_per_token(model: ModelSpec, kv: Bytes, tp: Grid = 1, *, context_len
     for group, a in model.attention_groups():
         total = total + group.count * mixer_kv_elements(a, tp) * kv * _kept_share(a, context_len)
         total = total + group.count * index_key_elements(a) * index_key_bytes(kv)
+    for group in model.layers:
+        mixer = group.mixer
+        if isinstance(mixer, CompressedAttention):
+            window = mixer.head_dim * _window_share(mixer.window, context_len)
+            entries = mixer_kv_elements(mixer) - mixer.head_dim
+            total = total + group.count * (window + entries) * kv
+            total = total + group.count * index_key_elements(mixer) * index_key_bytes(kv)
     return total
 
 
@@ -246,9 +254,13 @@ def state_bytes_per_sequence(model: ModelSpec, kv: Bytes, tp: Grid = 1, *, other
 
 
 def _kept_share(a: Attention | LatentAttention, context_len: Grid | None) -> Grid:
-    if context_len is None or isinstance(a, LatentAttention) or a.window is None:
+    return 1.0 if isinstance(a, LatentAttention) else _window_share(a.window, context_len)
+
+
+def _window_share(window: int | None, context_len: Grid | None) -> Grid:
+    if context_len is None or window is None:
         return 1.0
-    kept = np.minimum(context_len, a.window) / np.maximum(context_len, 1)
+    kept = np.minimum(context_len, window) / np.maximum(context_len, 1)
     return float(kept) if np.ndim(kept) == 0 else kept
 
 
@@ -505,6 +517,10 @@ def _kept_by_mixer(mixer: object, tp: int) -> tuple[float, float]:
         q_dim = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
         kept = (mixer.q_lora_rank or 0) + mixer.cached_elements
         return kept + mixer.heads * (2 * q_dim + 2 * mixer.v_head_dim) / tp, 4.0 * mixer.heads / tp
+    if isinstance(mixer, CompressedAttention):
+        kept = mixer.q_lora_rank + mixer.head_dim + 2 * mixer.pooled_width
+        kept += (2.0 * mixer.heads * mixer.head_dim + mixer.o_groups * mixer.o_lora_rank) / tp
+        return kept, 4.0 * mixer.heads / tp
     if isinstance(mixer, Mamba1):
         # input and gate, convolved input, step, both maps, output
         return 5.0 * mixer.inner / tp + mixer.dt_rank + 2 * mixer.state, 0.0

@@ -13,6 +13,7 @@ import numpy as np
 from app.domain.model import (
     STATE_MIXERS,
     Attention,
+    CompressedAttention,
     GatedDeltaNet,
     KimiDeltaAttention,
     LatentAttention,
@@ -49,6 +50,8 @@ def group_mixer_parameters(group: LayerGroup, hidden: int, tp: Grid = 1) -> Grid
     mixer, h = group.mixer, hidden
     if isinstance(mixer, (Attention, LatentAttention)):
         return group.count * attention_parameters(mixer, h, tp)
+    if isinstance(mixer, CompressedAttention):
+        return group.count * compressed_parameters(mixer, h, tp)
     if isinstance(mixer, STATE_MIXERS):
         return group.count * state_mixer_parameters(mixer, h, tp)
     if isinstance(mixer, ParallelMixers):
@@ -99,6 +102,27 @@ def indexer_parameters(indexer: SparseIndexer | None, query_input: int, hidden: 
         return 0
     query = query_input * indexer.heads * indexer.head_dim
     return query + hidden * indexer.head_dim + 2 * indexer.head_dim + hidden * indexer.heads
+
+
+def compressed_parameters(a: CompressedAttention, hidden: int, tp: Grid = 1) -> Grid:
+    """Parameters of one layer's compressed attention, its pooling, its indexer and both hyper-connections.
+
+    Heads and output groups are divided; the shared key, pooling, indexer and hyper-connections are copied.
+    """
+    h, d = hidden, a.head_dim
+    queries = h * a.q_lora_rank + a.q_lora_rank + a.q_lora_rank * a.heads * d / tp
+    outputs = a.heads * d * a.o_lora_rank / tp + a.o_groups * a.o_lora_rank * h / tp + a.heads / tp
+    total = queries + h * d + d + outputs
+    if a.ratio:
+        total = total + 2 * h * a.pooled_width + a.ratio * a.pooled_width + d
+    if a.indexer is not None:
+        i = a.indexer
+        pooled = 2 * i.head_dim
+        total = total + 2 * h * pooled + a.ratio * pooled + i.head_dim
+        total = total + a.q_lora_rank * i.heads * i.head_dim + h * i.heads
+    if a.streams > 1:
+        total = total + 2 * (a.mixed * a.streams * h + a.mixed + 3)
+    return total
 
 
 def state_mixer_parameters(mixer: StateMixer, hidden: int, tp: Grid = 1) -> Grid:

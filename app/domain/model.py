@@ -87,6 +87,37 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class CompressedAttention:
+    """Attention to a window of tokens and to compressed entries of everything before (DeepSeek-V4).
+
+    One key of `head_dim` serves all heads as key and value. With a `ratio`, each `ratio` tokens are pooled into one
+    more entry; windows that overlap (those with an `indexer`, which picks entries) pool twice as many. Queries and
+    outputs pass low ranks, outputs in `o_groups` groups. `streams` residual streams are mixed around both halves of the
+    layer (hyper-connections).
+    """
+
+    heads: int
+    head_dim: int
+    q_lora_rank: int
+    o_lora_rank: int
+    o_groups: int
+    window: int
+    ratio: int = 0
+    indexer: SparseIndexer | None = None
+    streams: int = 1
+
+    @property
+    def pooled_width(self) -> int:
+        """Width of what a token brings to its pooled entries, and again of the weights it is pooled by."""
+        return 0 if not self.ratio else self.head_dim * (1 if self.indexer is None else 2)
+
+    @property
+    def mixed(self) -> int:
+        """Outputs of a hyper-connection: where to read, where to write, and how streams mix."""
+        return 0 if self.streams == 1 else (2 + self.streams) * self.streams
+
+
+@dataclass(frozen=True, slots=True)
 class Mamba1:
     """Selective state space (S6): `inner` channels with a state of `state` elements each, scanned in order.
 
@@ -306,6 +337,7 @@ class OtherMixer:
 Mixer: TypeAlias = (
     Attention
     | LatentAttention
+    | CompressedAttention
     | StateMixer
     | ParallelMixers
     | SharedBlockThenMixer
@@ -314,7 +346,7 @@ Mixer: TypeAlias = (
 )
 
 
-def mixer_parts(mixer: Mixer | None) -> tuple[Attention | LatentAttention | StateMixer, ...]:
+def mixer_parts(mixer: Mixer | None) -> tuple[Attention | LatentAttention | CompressedAttention | StateMixer, ...]:
     """The plain mixers that a layer's mixer is made of."""
     if isinstance(mixer, ParallelMixers):
         return (mixer.attention, mixer.state)
@@ -433,7 +465,8 @@ class ModelSpec:
 
     Beyond decoders: `front` turns raw input into tokens where there is no embedding of words; `class_tokens` are
     learned tokens put before them; `token_types` rows of a second table and `embedding_norm` a norm right behind the
-    embedding (BERT, RWKV); `relative_positions` learned attention biases; `pooling` what follows an encoder's last
+    embedding (BERT, RWKV); `relative_positions` learned attention biases; `residual_streams` that
+    a last product collapses; `pooling` what follows an encoder's last
     layer. `encoder` is the encoder of an encoder-decoder, whose decoder is `layers`. `tower` and `prediction` run when
     the workload asks for them. `denoiser` stands instead of layers.
     """
@@ -468,6 +501,7 @@ class ModelSpec:
     token_types: int = 0
     embedding_norm: bool = False
     relative_positions: int = 0
+    residual_streams: int = 1
     pooling: Literal["dense", "attention"] | None = None
     encoder: ModelSpec | None = None
     tower: Tower | None = None

@@ -16,6 +16,7 @@ from app.domain.errors import UnsupportedArchitecture
 from app.domain.mixer_parameters import group_mixer_parameters, rwkv_ffn_parameters
 from app.domain.model import (
     Attention,
+    CompressedAttention,
     DenseMlp,
     LatentAttention,
     LayerGroup,
@@ -103,6 +104,8 @@ def extra_parameters(model: ModelSpec) -> int:
     norm = h * (2 if model.norm_has_bias else 1)
     total = (model.class_tokens + model.token_types) * h + model.relative_positions
     total += norm if model.embedding_norm else 0
+    if model.residual_streams > 1:
+        total += model.residual_streams**2 * h + model.residual_streams + 1
     for product in model.front:
         total += product.inputs * product.outputs + (product.outputs if product.bias else 0)
     if model.pooling == "dense":
@@ -162,6 +165,8 @@ def mixer_kv_elements(mixer: Mixer | None, tp: Grid = 1) -> Grid:
     """
     if isinstance(mixer, LatentAttention):
         return float(mixer.cached_elements)
+    if isinstance(mixer, CompressedAttention):
+        return mixer.head_dim * (1 + (1 / mixer.ratio if mixer.ratio else 0.0))
     if isinstance(mixer, ParallelMixers):
         return mixer_kv_elements(mixer.attention, tp)
     if isinstance(mixer, SharedBlockThenMixer):
@@ -173,8 +178,10 @@ def mixer_kv_elements(mixer: Mixer | None, tp: Grid = 1) -> Grid:
     return 0.0
 
 
-def index_key_elements(mixer: Attention | LatentAttention) -> int:
+def index_key_elements(mixer: Attention | LatentAttention | CompressedAttention) -> float:
     """Elements of the key that one token adds to one layer's indexer; every rank keeps them whole."""
+    if isinstance(mixer, CompressedAttention):
+        return mixer.indexer.head_dim / mixer.ratio if mixer.indexer is not None else 0.0
     return mixer.indexer.head_dim if mixer.indexer is not None and mixer.indexer.counted else 0
 
 

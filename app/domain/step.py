@@ -10,6 +10,7 @@ import numpy as np
 
 from app.domain.backward import backward_of, recomputed
 from app.domain.blocks.attention import attention_rows, latent_attention_rows
+from app.domain.blocks.compressed import compressed_attention_rows
 from app.domain.blocks.context import StepContext
 from app.domain.blocks.cross import cross_attention_rows
 from app.domain.blocks.diffusion import transformer_rows, unet_rows
@@ -35,6 +36,7 @@ from app.domain.memory import StageParameters, optimizer_bytes_per_parameter, ru
 from app.domain.model import (
     STATE_MIXERS,
     Attention,
+    CompressedAttention,
     DenseMlp,
     LatentAttention,
     LayerGroup,
@@ -207,6 +209,8 @@ def _mixer_rows(ctx: StepContext, group: LayerGroup, count: float) -> list[Op]:
         return attention_rows(ctx, mixer, count)
     if isinstance(mixer, LatentAttention):
         return latent_attention_rows(ctx, mixer, count)
+    if isinstance(mixer, CompressedAttention):
+        return compressed_attention_rows(ctx, mixer, count)
     if isinstance(mixer, STATE_MIXERS):
         return state_mixer_rows(ctx, mixer, count)
     if isinstance(mixer, ParallelMixers):
