@@ -242,3 +242,23 @@ class OpRequest(Contract):
     hardware: Reference
     op: Annotated[GemmBody | AttentionBody | ElementwiseBody | CollectiveBody, Field(discriminator="op")]
     ceilings: Literal["peak", "achievable"] = "peak"
+
+
+class ReserveBody(Contract):
+    """What the software keeps beside the payload; a bound counts none of it."""
+
+    fragmentation: Annotated[float, Field(ge=0, le=0.9)] = 0.05
+    workspace_bytes: Annotated[float, Field(ge=0, le=2.0**50)] = 512 * 2.0**20
+    bucket_bytes: Annotated[float, Field(ge=0, le=2.0**50)] = 25 * 2.0**20
+    gathered_layers: Annotated[int, Field(ge=0, le=1024)] = 2
+
+
+class MemoryRequest(BoundRequest):
+    """The question of a bound, asked for what lies in memory; `make_it_fit` also searches for levers that do so."""
+
+    reserve: ReserveBody = ReserveBody()
+    make_it_fit: bool = False
+
+    def bound(self) -> BoundRequest:
+        """The same question as a body of `POST /estimates/bound`."""
+        return BoundRequest.model_validate(self.model_dump(exclude={"reserve", "make_it_fit"}, exclude_unset=True))

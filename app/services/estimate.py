@@ -131,6 +131,11 @@ def _evaluate(
     )
 
 
+def expected_step_time(hardware: HardwareProfile, scenario: Scenario, choice: CeilingChoice = "peak") -> float:
+    """Expected seconds of one step of a scenario. Raises what `bound_of` raises."""
+    return _evaluate(hardware, scenario, ceilings(hardware, choice), ()).expected.time
+
+
 def _forecast(hardware: HardwareProfile, bound: Bound, workload: Workload | None = None) -> Expected:
     """What a well-tuned stack takes. Fits are shares of vendor peaks, whatever ceilings the bound was asked with."""
     peaks = bound

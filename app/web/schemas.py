@@ -150,6 +150,66 @@ class OpAnswer(Answer):
     sources: list[FigureSources]
 
 
+class MemoryPart(Answer):
+    part: str
+    bytes: float
+
+
+class MemoryObjectParts(MemoryObject):
+    parts: list[MemoryPart]
+
+
+class LeastMemory(Answer):
+    peak_bytes: float
+    fits: bool | None
+    largest_batch: int | None
+
+
+class LeverCosts(Answer):
+    flop: float
+    hbm_bytes: float
+    net_bytes: float
+    time_s: float
+    serial_time_s: float
+    expected_time_s: float
+
+
+class MemoryLeverRow(Answer):
+    id: str
+    memory_lever: str | None
+    saves_bytes: float
+    costs: Annotated[LeverCosts, Field(description="Of one device and step; what a lever saves is negative.")]
+
+
+class StageMemoryOut(Answer):
+    stage: int
+    layers: int
+    micro_batches_in_flight: float
+    peak_bytes: float
+    objects: list[MemoryObject]
+
+
+class MemoryAnswer(Answer):
+    objects: list[MemoryObjectParts]
+    peak_bytes: Annotated[float, Field(description="The sum of the objects, the reserve included.")]
+    capacity_bytes: float | None
+    fits: bool | None
+    headroom_bytes: float | None
+    largest_batch: int | None
+    least: Annotated[LeastMemory, Field(description="Without the reserve: what the bound counts.")]
+    baseline_bytes: Annotated[float, Field(description="The peak before the first lever.")]
+    levers: list[MemoryLeverRow]
+    stages: list[StageMemoryOut]
+    make_it_fit: dict[str, Any] | None
+    bound_s: float
+    expected: ExpectedTime
+    devices: int
+    hardware: Named
+    model: Named
+    assumptions: list[str]
+    sources: list[FigureSources]
+
+
 # ---- catalogue ------------------------------------------------------------------------------------------------------
 
 

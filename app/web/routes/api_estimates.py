@@ -6,11 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Response
 
-from app.services.contracts import BoundRequest, OpRequest
+from app.services.contracts import BoundRequest, MemoryRequest, OpRequest
 from app.services.estimate import bound_json, estimate_bound, estimate_op, op_json
+from app.services.memory import estimate_memory, memory_json
 from app.web.deps import Ctx
 from app.web.errors import FiniteJSONResponse
-from app.web.schemas import BoundAnswer, OpAnswer
+from app.web.schemas import BoundAnswer, MemoryAnswer, OpAnswer
 
 router = APIRouter(prefix="/api/v1/estimates", tags=["estimates"])
 
@@ -80,3 +81,28 @@ def bound(ctx: Ctx, request: Annotated[BoundRequest, Body(openapi_examples=_BOUN
 def op(ctx: Ctx, request: Annotated[OpRequest, Body(openapi_examples=_OP_EXAMPLES)]) -> Response:
     """Least time of one matrix product, attention, elementwise operation or collective, its operands cold in memory."""
     return FiniteJSONResponse(op_json(estimate_op(ctx, request)))
+
+
+_MEMORY_EXAMPLES = {
+    "training": {
+        "summary": "A training step that does not fit, and what would make it fit",
+        "value": {
+            "hardware": "nvidia-h100-sxm",
+            "model": "llama-3.1-70b",
+            "workload": {"phase": "train", "batch": 1, "seq_len": 8192, "parallel": {"tp": 8, "dp": 4}},
+            "levers": ["full-recompute"],
+            "make_it_fit": True,
+        },
+    },
+}
+
+
+@router.post("/memory", summary="Memory of a device", response_model=MemoryAnswer)
+def memory(ctx: Ctx, request: Annotated[MemoryRequest, Body(openapi_examples=_MEMORY_EXAMPLES)]) -> Response:
+    """Bytes on the fullest device by object and by pipeline stage, and what each lever saves and costs.
+
+    `least` is what the bound of the same question counts; `peak_bytes` adds the `reserve`: buffers of the exchanges,
+    the driver's workspace and what the allocator loses. With `make_it_fit` the answer proposes levers and layouts of
+    the same devices that bring the peak under the capacity, cheapest first.
+    """
+    return FiniteJSONResponse(memory_json(estimate_memory(ctx, request)))
