@@ -10,7 +10,7 @@ from app.domain.blocks.context import StepContext
 from app.domain.cost import Op
 from app.domain.errors import InvalidInput
 from app.domain.inputs import visual_tokens
-from app.domain.levers.base import Edit, Lever, Param, Params, RowEdit, Scenario
+from app.domain.levers.base import Edit, Lever, MemoryLever, Param, Params, RowEdit, Scenario
 from app.domain.levers.conditions import (
     Objection,
     first_of,
@@ -54,6 +54,7 @@ def effort_lever(
     slower_by: float,
     objection: Objection,
     *,
+    memory_lever: MemoryLever | None = None,
     excludes: tuple[str, ...] = (),
 ) -> Lever:
     """A kernel that the forecast takes for granted: without it the rows take `slower` times as long."""
@@ -64,6 +65,7 @@ def effort_lever(
         model,
         objection,
         lack=lambda _, p: Edit(id_, slower(rows, p["slower"])),
+        memory_lever=memory_lever,
         params=(Param("slower", slower_by, 1, 20, "time without it over time with it"),),
         excludes=tuple(name for name in excludes if name != id_),
     )
@@ -155,7 +157,12 @@ def _fewer_kv_heads(scenario: Scenario, params: Params) -> Scenario:
 
 def _has_more_kv_heads(scenario: Scenario) -> str | None:
     most = max((a.kv_heads for a in plain_attention(scenario.model)), default=0)
-    return None if most > 1 else f"{scenario.model.name} has one KV head already"
+    tp = scenario.workload.parallel.tp
+    if most > tp:
+        return None
+    if tp > 1:
+        return f"each of {tp} ranks keeps one KV head already"
+    return f"{scenario.model.name} has one KV head already"
 
 
 def _latent(scenario: Scenario, params: Params) -> Scenario:
@@ -228,12 +235,12 @@ def _skipped_blocks(scenario: Scenario, params: Params) -> Scenario:
     return scenario.with_edit(Edit("skip-softmax", each(is_attention, rows)))
 
 
-def _window_copies(scenario: Scenario, _: Params) -> Edit:
-    tower = scenario.model.tower
-    assert tower is not None
-    layers = sum(g.count for g in tower.stack.layers if _windowed(g.mixer))
-
+def _window_copies(_: Scenario, __: Params) -> Edit:
     def rows(ops: list[Op], ctx: StepContext) -> list[Op]:
+        tower = ctx.model.tower
+        if tower is None:
+            return ops
+        layers = sum(g.count for g in tower.stack.layers if _windowed(g.mixer))
         tokens = ctx.batch * visual_tokens(ctx.model, ctx.workload) * tower.merge
         size = 2.0 * tokens * tower.stack.hidden_size * ctx.activation
         copy = Op(
@@ -292,6 +299,7 @@ ATTENTION_LEVERS: tuple[Lever, ...] = (
         is_attention,
         2.0,
         first_of(_PROCESSING, needs_attention, needs_nvidia(80)),
+        memory_lever="dematerialize",
         excludes=KERNELS,
     ),
     effort_lever(
@@ -301,6 +309,7 @@ ATTENTION_LEVERS: tuple[Lever, ...] = (
         is_attention,
         1.75,
         first_of(_PROCESSING, needs_attention, needs_nvidia(90, 90)),
+        memory_lever="dematerialize",
         excludes=KERNELS,
     ),
     effort_lever(
@@ -310,6 +319,7 @@ ATTENTION_LEVERS: tuple[Lever, ...] = (
         is_attention,
         1.3,
         first_of(_PROCESSING, needs_attention, needs_nvidia(100, 109)),
+        memory_lever="dematerialize",
         excludes=KERNELS,
     ),
     Lever(
@@ -341,6 +351,7 @@ ATTENTION_LEVERS: tuple[Lever, ...] = (
         is_attention,
         1.3,
         first_of(only_in("prefill", "decode"), needs_attention),
+        memory_lever="pack",
         excludes=DECODE_KERNELS,
     ),
     Lever(

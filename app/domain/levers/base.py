@@ -163,22 +163,22 @@ def lever_path(
     """Check the requests and build the scenarios. Raises InvalidInput at `levers`, with the reason.
 
     The asked workload is where the path starts from, with every *ideal* lever of the list taken away; after the last
-    lever it has them again, so a path of ideal levers only ends at the bound without any.
+    lever it has them again, so a path of ideal levers only ends at the bound without any. A lever is held against the
+    scenario at its place: conversions can be fused once something is converted.
     """
     asked = tuple(_asked(registry, request, place) for place, request in enumerate(requests))
     _refuse_clashes(asked)
     start = plain = Scenario(model, workload, device=device)
     for item in asked:
         if item.lever.lack is not None:
-            _check(item, plain)
             start = start.with_edit(item.lever.lack(plain, item.params))
     scenarios = [start]
     for item in asked:
         now = scenarios[-1]
+        _check(item, now)
         if item.lever.lack is not None:
             now = now.without(item.lever.id)
         if item.lever.change is not None:
-            _check(item, now)
             try:
                 now = item.lever.change(now, item.params)
             except InvalidInput as error:

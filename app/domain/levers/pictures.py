@@ -230,7 +230,7 @@ def _patches(id_: str, *, weights: bool) -> Callable[[Scenario, Params], Scenari
                     net=net_times(op.net, 1.0 / n),
                     net_in_switch=None if op.net_in_switch is None else net_times(op.net_in_switch, 1.0 / n),
                 )
-                if not weights and op.kind == "attention":
+                if not weights and op.kind == "attention" and not op.base.endswith("cross-attention"):
                     # each device gets the keys and values of the others' patches
                     foreign = op.act_read * 2.0 / 3.0 * (n - 1.0) / n
                     part = replace(part, act_read=part.act_read + foreign)

@@ -39,7 +39,7 @@ def _block_scaled(scenario: Scenario, params: Params) -> Scenario:
 
 def _converted_apart(_: Scenario, params: Params) -> Edit:
     def rows(op: Op, ctx: StepContext) -> Op:
-        if op.direction == "backward" or op.pipe != "tensor":
+        if op.direction == "backward" or ctx.activation > 8.25 / 8:
             return op
         elements = op.act_read / ctx.activation
         return replace(
