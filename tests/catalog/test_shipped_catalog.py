@@ -175,7 +175,7 @@ def test_architectures_are_mapped(catalog: Catalog) -> None:
     assert catalog.models["qwen3-8b"].layers[0].mixer.qk_norm == "head"  # type: ignore[union-attr]
     assert catalog.models["olmo-2-7b"].layers[0].mixer.qk_norm == "full"  # type: ignore[union-attr]
     assert not catalog.models["mpt-7b"].norm_has_bias
-    assert isinstance(catalog.models["deepseek-v4-pro"].layers[0].mixer, OtherMixer)
+    assert isinstance(catalog.models["falcon-h1-1.5b"].layers[0].mixer, OtherMixer)
     assert catalog.models["qwen3-vl-8b"].tower_params == 576_388_336
 
 

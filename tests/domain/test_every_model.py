@@ -15,7 +15,7 @@ from app.domain.hardware import HardwareProfile
 from app.domain.layout import layout_of
 from app.domain.lower_bound import ceilings, lower_bound
 from app.domain.memory import kv_bytes_per_token, memory_use, running_parameters, sharded_parameters
-from app.domain.model import Attention, ModelSpec, SharedBlockThenMixer
+from app.domain.model import Attention, CompressedAttention, ModelSpec, SharedBlockThenMixer
 from app.domain.parameters import count_parameters, index_key_elements, kv_elements_per_token
 from app.domain.step import cost_table
 from app.domain.workload import Dtypes, Parallel, Workload
@@ -34,8 +34,6 @@ STEPS = {
 
 
 REFUSED_FOR = {
-    "deepseek-v4-flash": "compressed caches",
-    "deepseek-v4-pro": "compressed caches",
     "falcon-h1-1.5b": "the width of the MLP",
 }
 """The only entries without a cost table, and what they do not say about themselves."""
@@ -58,7 +56,7 @@ def by_id(value: object) -> str | None:
 
 def test_only_these_entries_have_no_cost_table() -> None:
     assert {model.id for model in REFUSED} == set(REFUSED_FOR)
-    assert len(SUPPORTED) == 190
+    assert len(SUPPORTED) == 192
     assert len(PROFILES) > 50
 
 
@@ -74,6 +72,7 @@ def test_tables_are_finite_and_not_negative(model: ModelSpec) -> None:
         if model.denoiser is None:
             forward = [i for i, op in enumerate(table.ops) if op.direction == "forward"]
             own = [g.count for g, a in model.attention_groups() if not (isinstance(a, Attention) and a.kind == "cross")]
+            own += [g.count for g in model.layers if isinstance(g.mixer, CompressedAttention)]
             attending = sum(table["count"][i] for i in forward if table.ops[i].name == "attention")
             assert attending == sum(own)
             scanning = sum(table["count"][i] for i in forward if table.ops[i].kind == "scan")
@@ -90,6 +89,9 @@ def test_one_device_holds_what_the_model_counts(model: ModelSpec) -> None:
         return
     assert sharded_parameters(model).total == count.total - count.tower
     index = sum(group.count * index_key_elements(a) for group, a in model.attention_groups())
+    index += sum(
+        g.count * index_key_elements(g.mixer) for g in model.layers if isinstance(g.mixer, CompressedAttention)
+    )
     assert kv_bytes_per_token(model, 1.0) == kv_elements_per_token(model) + index
 
 

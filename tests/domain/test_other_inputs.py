@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from app.domain.blocks.compressed import entries_seen
 from app.domain.denoiser import DiffusionTransformer, LatentGrid, UNet
 from app.domain.errors import InvalidInput
 from app.domain.layout import layout_of
 from app.domain.memory import memory_use, running_parameters, sharded_parameters
 from app.domain.model import (
     Attention,
+    CompressedAttention,
     DenseMlp,
     InputProduct,
     LatentAttention,
@@ -296,3 +298,33 @@ def test_training_a_denoiser_does_three_times_the_forward_pass() -> None:
     train = cost_table(denoiser(DIT), Workload(phase="train", optimizer="none"))
     assert step_total(train, "flop", kind="gemm") == 3 * step_total(forward, "flop", kind="gemm")
     assert step_total(train, "flop", kind="attention") == 3 * step_total(forward, "flop", kind="attention")
+
+
+# -- compressed attention ---------------------------------------------------------------------------------------------
+
+
+def test_entries_that_queries_see() -> None:
+    """Positions 1 to 10 with an entry for 4 tokens see 0, 0, 0, 1, 1, 1, 1, 2, 2, 2: 10 in all; at most 1: 7."""
+    assert entries_seen(10, 0, 4) == 10
+    assert entries_seen(10, 0, 4, 1) == 7
+    assert entries_seen(3, 7, 4) == 2 + 2 + 2
+    assert entries_seen(1, 1000, 128) == 7
+
+
+def test_compressed_attention_by_hand() -> None:
+    """Window of 8, one entry for 4 tokens of which 5 are picked, at a context of 99."""
+    attention = CompressedAttention(4, 32, 48, 24, 2, window=8, ratio=4, indexer=SparseIndexer(2, 16, 5), streams=4)
+    model = ModelSpec("d", "D", "decoder", 64, 1000, (LayerGroup(1, attention, MLP),), residual_streams=4)
+    table = cost_table(model, Workload(batch=3, context_len=99))
+    assert row_of(table, "attention") == 4 * 4 * 32 * 3 * (8 + 5)
+    assert row_of(table, "attention", "kv_read") == 3 * (7 + 5) * 32 * 2
+    assert row_of(table, "entry and weight") == 2 * 3 * 64 * 2 * 64
+    assert row_of(table, "grouped output down") == 2 * 3 * 4 * 32 * 24
+    assert row_of(table, "output projection") == 2 * 3 * 48 * 64
+    assert row_of(table, "index scores") == 2 * 2 * 17 * 3 * 25
+    assert row_of(table, "index scores", "kv_read") == 3 * 24 * 16 * (1 + 4 / 128)
+    assert row_of(table, "stream maps") == 2 * 3 * 24 * 4 * 64
+    # what waits is written and read (two widths of 32, values and weights), a quarter of an entry is finished
+    assert row_of(table, "pooling", "kv_write") == 3 * (2 * 64 + 32 / 4) * 2
+    prompt = cost_table(model, Workload(phase="prefill", seq_len=10))
+    assert row_of(prompt, "attention") == 4 * 4 * 32 * ((8 * 9 / 2 + 2 * 8) + 10)

@@ -118,7 +118,7 @@ def test_parameters_stand_beside_the_published_number(client: TestClient) -> Non
 
 
 def test_a_model_that_cannot_be_estimated_says_why(client: TestClient) -> None:
-    text = words(client.get("/models/deepseek-v4-flash").text)
+    text = words(client.get("/models/falcon-h1-1.5b").text)
     assert "This model cannot be estimated yet" in text
     assert "Explore with this model" not in text
 
