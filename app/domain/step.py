@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,33 @@ def cost_table(
     same formulas. `ranks_per_node` is the scale-up domain: a tensor-parallel group beyond it crosses the slow tier.
     Raises UnsupportedArchitecture, or InvalidInput for a layout that does not divide the model or a bad grid.
     """
+    return step_rows(model, workload, ranks_per_node, grid).table(edits)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """The rows of a step before any edit, with what they were built for: several tables can be made of them."""
+
+    ctx: StepContext
+    rows: tuple[Op, ...]
+
+    def table(self, edits: Sequence[Callable[[list[Op], StepContext], list[Op]]] = ()) -> CostTable:
+        ctx, rows = self.ctx, list(self.rows)
+        for edit in edits:
+            rows = edit(rows, ctx)
+        return CostTable.of(
+            rows,
+            tokens=ctx.replica_tokens * ctx.layout.dp * ctx.micro_batches,
+            devices=ctx.layout.devices,
+            bubble=bubble_share(ctx.workload),
+            assumptions=_assumptions(ctx.model, ctx.workload, ctx.layout),
+        )
+
+
+def step_rows(
+    model: ModelSpec, workload: Workload, ranks_per_node: int, grid: Mapping[str, Any] | None = None
+) -> StepRows:
+    """The rows that `cost_table` starts from. Arguments and errors are its own."""
     model.require_supported()
     check_inputs(model, workload)
     axes = _axes(model, workload, grid or {})
@@ -77,15 +104,7 @@ def cost_table(
     rows = before + layers + after
     if ctx.training:
         rows += _training_rows(ctx, before, layers, after)
-    for edit in edits:
-        rows = edit(rows, ctx)
-    return CostTable.of(
-        rows,
-        tokens=ctx.replica_tokens * layout.dp * ctx.micro_batches,
-        devices=layout.devices,
-        bubble=bubble_share(workload),
-        assumptions=_assumptions(model, workload, layout),
-    )
+    return StepRows(ctx, tuple(rows))
 
 
 def _forward_rows(ctx: StepContext) -> tuple[list[Op], list[Op], list[Op]]:

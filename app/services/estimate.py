@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,24 +22,46 @@ from app.domain.memory import MemoryUse, memory_use
 from app.domain.model import ModelSpec
 from app.domain.precision import PRECISIONS
 from app.domain.single_op import attention_table, collective_table, elementwise_table, gemm_table
+from app.domain.step import StepRows
 from app.domain.workload import Workload
 from app.services.context import Context
 from app.services.contracts import AttentionBody, BoundRequest, CollectiveBody, GemmBody, OpRequest
 from app.services.references import resolve_hardware, resolve_model
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: forecast and memory are worked out when they are first asked for
 class BoundEstimate:
     """A whole answer: what was asked, the bound with its table, the forecast and the memory of one device."""
 
     hardware: HardwareProfile
-    model: ModelSpec
-    workload: Workload
+    scenario: Scenario
     bound: Bound
-    expected: Expected
-    memory: MemoryUse
     assumptions: tuple[str, ...]
     ledger: tuple[LedgerRow, ...] = ()
+
+    @property
+    def model(self) -> ModelSpec:
+        return self.scenario.model
+
+    @property
+    def workload(self) -> Workload:
+        return self.scenario.workload
+
+    @cached_property
+    def expected(self) -> Expected:
+        """What a well-tuned stack takes, from the fitted kernels and steps."""
+        return _forecast(self.hardware, self.bound, self.workload)
+
+    @cached_property
+    def memory(self) -> MemoryUse:
+        """What lies in the fullest device's memory."""
+        return memory_use(
+            self.model,
+            self.workload,
+            self.hardware.memory_capacity,
+            ranks_per_node=self.hardware.ranks_per_node,
+            edit=self.scenario.edited_memory,
+        )
 
     @property
     def runs(self) -> bool:
@@ -83,7 +106,8 @@ def bound_of(
     """
     roofs = ceilings(hardware, choice)
     path = lever_path(LEVERS, model, workload, levers, device=generation_code(hardware))
-    steps = [_step(hardware, path, place, roofs, assumptions) for place in range(len(path.scenarios))]
+    known: dict[tuple[int, Workload], StepRows] = {}
+    steps = [_step(hardware, path, place, roofs, assumptions, known) for place in range(len(path.scenarios))]
     ledger = tuple(
         LedgerRow(item.lever, item.params, before, after)
         for item, before, after in zip(path.asked, steps[:-1], steps[1:], strict=True)
@@ -92,12 +116,17 @@ def bound_of(
 
 
 def _step(
-    hardware: HardwareProfile, path: LeverPath, place: int, roofs: Ceilings, assumptions: tuple[str, ...]
+    hardware: HardwareProfile,
+    path: LeverPath,
+    place: int,
+    roofs: Ceilings,
+    assumptions: tuple[str, ...],
+    known: dict[tuple[int, Workload], StepRows],
 ) -> BoundEstimate:
     """One scenario of a path. What only a lever makes impossible is refused at that lever."""
     scenario = path.scenarios[place]
     try:
-        return _evaluate(hardware, scenario, roofs, assumptions)
+        return _evaluate(hardware, scenario, roofs, assumptions, known)
     except (InvalidInput, MissingFigure) as error:
         if place:
             raise refused(path.asked[place - 1], error) from error
@@ -109,26 +138,19 @@ def _step(
 
 
 def _evaluate(
-    hardware: HardwareProfile, scenario: Scenario, roofs: Ceilings, assumptions: tuple[str, ...]
+    hardware: HardwareProfile,
+    scenario: Scenario,
+    roofs: Ceilings,
+    assumptions: tuple[str, ...],
+    known: dict[tuple[int, Workload], StepRows] | None = None,
 ) -> BoundEstimate:
-    model, workload = scenario.model, scenario.workload
-    domain = hardware.ranks_per_node
-    table = scenario.table(domain)
+    workload = scenario.workload
+    table = scenario.table(hardware.ranks_per_node, known)
     bound = lower_bound(table, roofs, launch_mode=workload.launch_mode)
     notes = [*assumptions, *roofs.notes_for(workload), *table.assumptions]
     if hardware.memory_capacity is None:
         notes.append("The profile states no memory capacity: whether the step fits is not known.")
-    return BoundEstimate(
-        hardware=hardware,
-        model=model,
-        workload=workload,
-        bound=bound,
-        expected=_forecast(hardware, bound, workload),
-        memory=memory_use(
-            model, workload, hardware.memory_capacity, ranks_per_node=domain, edit=scenario.edited_memory
-        ),
-        assumptions=tuple(notes),
-    )
+    return BoundEstimate(hardware=hardware, scenario=scenario, bound=bound, assumptions=tuple(notes))
 
 
 def expected_step_time(hardware: HardwareProfile, scenario: Scenario, choice: CeilingChoice = "peak") -> float:

@@ -18,7 +18,7 @@ from app.domain.cost import CostTable, Op
 from app.domain.errors import DomainError, InvalidInput
 from app.domain.memory import MemoryEdit
 from app.domain.model import ModelSpec
-from app.domain.step import cost_table
+from app.domain.step import StepRows, step_rows
 from app.domain.workload import Workload
 
 Book: TypeAlias = Literal["kernel", "communication", "runtime", "algorithmic"]
@@ -55,10 +55,18 @@ class Scenario:
     applied: tuple[str, ...] = ()
     device: str | None = None
 
-    def table(self, ranks_per_node: int) -> CostTable:
-        """The rows of a step after the edits. Raises what `cost_table` raises."""
-        edits = tuple(edit.rows for edit in self.edits if edit.rows is not None)
-        table = cost_table(self.model, self.workload, ranks_per_node=ranks_per_node, edits=edits)
+    def table(self, ranks_per_node: int, known: dict[tuple[int, Workload], StepRows] | None = None) -> CostTable:
+        """The rows of a step after the edits. Raises what `cost_table` raises.
+
+        `known` keeps rows of one path of levers, where most steps ask about the same model and workload.
+        """
+        key = (id(self.model), self.workload)
+        rows = None if known is None else known.get(key)
+        if rows is None:
+            rows = step_rows(self.model, self.workload, ranks_per_node)
+            if known is not None:
+                known[key] = rows
+        table = rows.table([edit.rows for edit in self.edits if edit.rows is not None])
         for edit in self.edits:
             if edit.table is not None:
                 table = edit.table(table)
