@@ -8,6 +8,7 @@ from app.web.routes.api_catalog import router as api_catalog_router
 from app.web.routes.api_comparisons import router as api_comparisons_router
 from app.web.routes.api_docs import router as api_docs_router
 from app.web.routes.api_estimates import router as api_estimates_router
+from app.web.routes.api_moe import router as api_moe_router
 from app.web.routes.api_runs import router as api_runs_router
 from app.web.routes.comparisons import router as comparisons_router
 from app.web.routes.explore import router as explore_router
@@ -33,6 +34,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     service_router,
     api_docs_router,
     api_estimates_router,
+    api_moe_router,
     api_catalog_router,
     api_runs_router,
     comparisons_router,
