@@ -18,7 +18,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -281,13 +281,14 @@ def row_seconds(case: Case, fits: dict[str, dict[str, float]]) -> Array:
 def fit_steps(all_cases: Sequence[Case], fits: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     """Residual factor and host time of every class of steps: medians, held near the parent's."""
     usable = [c for c in all_cases if c.workload is not None and c.row.tuned]
+    stages = {key: stage_share(members, fits) for key, members in over_stages(usable).items()}
     ratios: dict[str, list[float]] = defaultdict(list)
     for case in usable:
         assert case.workload is not None
         if case.workload.launch_mode == "eager":
             continue
-        alone = combine(case.bound, row_seconds(case, fits), Fit("", {"factor": 1.0}, 0, (), 1, 1), "graph")
-        ratios[class_of(case)].append(math.log(case.row.seconds / alone))
+        key = class_of(case)
+        ratios[key].append(math.log(case.row.seconds / alone(case, fits, stages.get(key, 0.0))))
     found: dict[str, dict[str, float]] = {}
     tree = parents(class_of(c) for c in usable)
     for key in sorted(tree, key=lambda k: (k.count("/"), k)):
@@ -301,22 +302,67 @@ def fit_steps(all_cases: Sequence[Case], fits: dict[str, dict[str, float]]) -> d
             hold = 2.0 if parent else 0.0
             value = (middle * len(pooled) + value * hold) / (len(pooled) + hold)
         found[key] = {"factor": math.exp(value), "host": (parent or {"host": 20e-6})["host"]}
-    hosts: dict[str, list[float]] = defaultdict(list)
+        shares = [stages[leaf] for leaf in tree[key] if leaf in stages]
+        if shares:
+            found[key]["stage"] = float(np.median(shares))
+    waits: dict[str, list[tuple[Case, float]]] = defaultdict(list)
     for case in usable:
         assert case.workload is not None
-        if case.workload.launch_mode == "eager":
+        if case.workload.launch_mode == "eager" and "layer" not in case.row.question:
             key = class_of(case)
-            device = combine(case.bound, row_seconds(case, fits), Fit("", found[key], 0, (), 1, 1), "graph")
-            rest = case.row.seconds**3 - device**3
-            if case.row.seconds > 1.3 * device:
-                hosts[key].append(rest ** (1 / 3) / float(case.bound.table.total("launches")))
+            device = combine(
+                case.bound, row_seconds(case, fits), Fit("", found[key], 0, (), 1, 1), graph(case.workload)
+            )
+            waits[key].append((case, device))
     for key in sorted(tree, key=lambda k: (k.count("/"), k)):
-        pooled = [h for leaf in tree[key] for h in hosts[leaf]]
+        pooled = [pair for leaf in tree[key] for pair in waits[leaf]]
         if pooled:
-            found[key]["host"] = float(np.median(pooled))
+            found[key]["host"] = host_seconds(pooled)
         elif "/" in key:
             found[key]["host"] = found[key.rsplit("/", 1)[0]]["host"]
     return found
+
+
+def alone(case: Case, fits: dict[str, dict[str, float]], stage: float) -> float:
+    """A step's kernels with their waiting, before any residual factor and without a host."""
+    assert case.workload is not None
+    fit = Fit("", {"factor": 1.0, "stage": stage}, 0, (), 1, 1)
+    return combine(case.bound, row_seconds(case, fits), fit, graph(case.workload))
+
+
+def graph(workload: Workload) -> Workload:
+    return replace(workload, launch_mode="graph")
+
+
+def over_stages(usable: Sequence[Case]) -> dict[str, list[Case]]:
+    """Prompts that pass several pipeline stages in pieces, by class."""
+    found: dict[str, list[Case]] = defaultdict(list)
+    for case in usable:
+        w = case.workload
+        if w is not None and w.phase == "prefill" and w.parallel.pp > 1 and w.parallel.micro_batches > 1:
+            found[class_of(case)].append(case)
+    return found
+
+
+def stage_share(members: Sequence[Case], fits: dict[str, dict[str, float]]) -> float:
+    """Share of its work that a prompt waits for each further stage: least scatter of measured over forecast."""
+    best, least = 0.3, math.inf
+    for share in np.arange(0.0, 1.05, 0.05):
+        logs = np.array([math.log(c.row.seconds / alone(c, fits, float(share))) for c in members])
+        scatter = float(np.abs(logs - np.median(logs)).sum()) + abs(float(share) - 0.3) * 0.2
+        if scatter < least:
+            best, least = float(share), scatter
+    return best
+
+
+def host_seconds(pooled: Sequence[tuple[Case, float]]) -> float:
+    """Host time of a row with the least sum of absolute log-errors: eager times scatter twofold from run to run."""
+    launches = np.array([float(case.bound.table.total("launches")) for case, _ in pooled])
+    device = np.array([seconds for _, seconds in pooled])
+    measured = np.array([case.row.seconds for case, _ in pooled])
+    tried = np.geomspace(5e-6, 3e-4, 120)
+    errors = [np.abs(np.log(np.cbrt(device**3 + (launches * host) ** 3) / measured)).sum() for host in tried]
+    return float(tried[int(np.argmin(errors))])
 
 
 def class_of(case: Case) -> str:
@@ -342,9 +388,7 @@ class Fitted:
             parts = class_of(case).split("/")
             names = ["/".join(parts[: len(parts) - up]) for up in range(len(parts))]
             step = next((self.steps[n] for n in names if n in self.steps), {"factor": 1.15, "host": 20e-6})
-            total = combine(
-                case.bound, row_seconds(case, self.kernels), Fit("", step, 0, (), 1, 1), case.workload.launch_mode
-            )
+            total = combine(case.bound, row_seconds(case, self.kernels), Fit("", step, 0, (), 1, 1), case.workload)
         return max(total, float(case.bound.overlapped))
 
 

@@ -4,9 +4,9 @@
     python tools/kernel_tables.py aiconfigurator_core-*.whl
 
 Needs pyarrow, which the project itself does not. The wheel (Apache-2.0) holds some hundred thousand kernel times; a
-sample of equal ranks in time, for each device, engine and precision, says as much about few parameters. Only A100, H100,
-B200 and GB200 are read: the tables of other devices stay unseen, to hold forecasts against. Rows that are faster than
-the bound allows are counted and left out: weights that stay in cache between calls, or a faulty collection.
+sample of equal ranks in time, for each device, engine and precision, says as much about few parameters. Only A100,
+H100, B200 and GB200 are read: the tables of other devices stay unseen, to hold forecasts against. Rows that are faster
+than the bound allows are counted and left out: weights that stay in cache between calls, or a faulty collection.
 """
 
 from __future__ import annotations

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from app.charts.base import ChartSpec
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.charts.base import ChartSpec, label
 from app.domain.memory import MemoryUse
 
 LABELS = {
@@ -23,7 +26,11 @@ _SHADES = {
     "activations": "var(--object-activations)",
     "logits": "var(--object-logits)",
     "kv_cache": "var(--object-kv-cache)",
+    "workspace": "var(--object-other)",
+    "communication": "var(--object-other) / 70%",
+    "fragmentation": "var(--object-other) / 40%",
 }
+GIB = 2.0**30
 
 
 def memory_bar(memory: MemoryUse, *, title: str, caption: str = "") -> ChartSpec:
@@ -99,3 +106,216 @@ def memory_bar(memory: MemoryUse, *, title: str, caption: str = "") -> ChartSpec
         },
         meta={"title": title, "caption": caption},
     )
+
+
+def memory_bars(
+    bars: Sequence[tuple[str, Mapping[str, float]]], capacity: float | None, *, title: str, caption: str = ""
+) -> ChartSpec:
+    """Stacked bars beside each other, such as before and after the levers, against the capacity."""
+    names = [label(name) for name, _ in bars]
+    peaks = [sum(objects.values()) for _, objects in bars]
+    shown = [name for name in LABELS if any(objects[name] > 0 for _, objects in bars)]
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": names,
+            "x": [objects[name] / GIB for _, objects in bars],
+            "name": LABELS[name],
+            "marker": {"color": _SHADES[name]},
+            "hovertemplate": f"%{{y}}, {LABELS[name]}: %{{x:.3~g}} GiB<extra></extra>",
+        }
+        for name in shown
+    ]
+    right = max([*peaks, capacity or 0.0]) / GIB
+    rows: list[list[object]] = [[LABELS[name], *(objects[name] for _, objects in bars)] for name in shown]
+    rows.append(["Peak", *peaks])
+    if capacity is not None:
+        rows.append(["Capacity", *(capacity for _ in bars)])
+    return ChartSpec(
+        data=tuple(traces),
+        layout={
+            "barmode": "stack",
+            "height": 150 + 40 * len(bars),
+            "margin": {"l": 16 if len(bars) == 1 else 96, "r": 24, "t": 28, "b": 44},
+            "xaxis": {"title": {"text": "GiB on one device"}, "range": [0, right * 1.03]},
+            "yaxis": {"visible": len(bars) > 1, "autorange": "reversed", "automargin": True},
+            "shapes": [] if capacity is None else [_capacity_line("x", capacity)],
+            "annotations": [] if capacity is None else [_capacity_words(capacity, peaks[-1])],
+            "showlegend": True,
+            "legend": {"orientation": "h", "x": 0, "y": -0.35, "yanchor": "top"},
+        },
+        table={
+            "columns": [{"label": "Object"}, *({"label": name, "unit": "B"} for name, _ in bars)],
+            "rows": rows,
+        },
+        meta={"title": title, "caption": caption},
+    )
+
+
+def memory_waterfall(
+    rows: Sequence[Mapping[str, Any]], capacity: float | None, *, title: str, caption: str = ""
+) -> ChartSpec:
+    """From the baseline through the levers in order: what each takes off the peak, and what remains.
+
+    `rows` are the levers of the memory answer of the API. A lever that adds bytes runs to the right.
+    """
+    steps = [(row["before_bytes"], row["after_bytes"]) for row in rows]
+    first, last = steps[0][0], steps[-1][1]
+    names = ["Baseline", *(label(row["title"]) for row in rows), "With all levers"]
+    longest = max([first, capacity or 0.0, *(after for _, after in steps)]) / GIB
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": [names[0], names[-1]],
+            "x": [first / GIB, last / GIB],
+            "marker": {"color": "rgba(0,0,0,0)", "line": {"width": 2, "color": "var(--chart-mark)"}},
+            "text": [_gib(first), _gib(last)],
+            "textposition": "auto",
+            "hovertemplate": "%{y}: %{text}<extra></extra>",
+            "name": "peak",
+        },
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": names[1:-1],
+            "x": [abs(before - after) / GIB for before, after in steps],
+            "base": [min(before, after) / GIB for before, after in steps],
+            "marker": {"color": "var(--object-activations)"},
+            "text": [_saved(before - after) for before, after in steps],
+            "textposition": "auto",
+            "hovertemplate": "%{y}: %{text}<extra></extra>",
+            "name": "levers",
+        },
+    ]
+    return ChartSpec(
+        data=tuple(traces),
+        layout={
+            "barmode": "overlay",
+            "height": 90 + 34 * len(names),
+            "margin": {"l": 180, "r": 24, "t": 28, "b": 44},
+            "xaxis": {"title": {"text": "GiB on the fullest device"}, "range": [0, longest * 1.2]},
+            "yaxis": {"autorange": "reversed", "categoryorder": "array", "categoryarray": names, "automargin": True},
+            "shapes": [] if capacity is None else [_capacity_line("x", capacity)],
+            "annotations": [] if capacity is None else [_capacity_words(capacity, last)],
+            "showlegend": False,
+        },
+        table={
+            "columns": [
+                {"label": "Lever", "head": True},
+                {"label": "Saved", "unit": "B"},
+                {"label": "Peak after", "unit": "B"},
+            ],
+            "rows": [
+                ["Baseline", None, first],
+                *([row["title"], before - after, after] for row, (before, after) in zip(rows, steps, strict=True)),
+            ],
+        },
+        meta={"title": title, "caption": caption},
+    )
+
+
+def stage_bars(
+    stages: Sequence[Mapping[str, Any]], capacity: float | None, *, title: str, caption: str = ""
+) -> ChartSpec:
+    """A device of each pipeline stage as a stacked bar. `stages` are those of the memory answer of the API."""
+    held = [{item["object"]: item["bytes"] for item in stage["objects"]} for stage in stages]
+    names = [str(stage["stage"] + 1) for stage in stages]
+    shown = [name for name in LABELS if any(objects.get(name, 0.0) > 0 for objects in held)]
+    traces = [
+        {
+            "type": "bar",
+            "x": names,
+            "y": [objects[name] / GIB for objects in held],
+            "name": LABELS[name],
+            "marker": {"color": _SHADES[name]},
+            "hovertemplate": f"Stage %{{x}}, {LABELS[name]}: %{{y:.3~g}} GiB<extra></extra>",
+        }
+        for name in shown
+    ]
+    top = max([*(stage["peak_bytes"] for stage in stages), capacity or 0.0]) / GIB
+    return ChartSpec(
+        data=tuple(traces),
+        layout={
+            "barmode": "stack",
+            "height": 340,
+            "margin": {"l": 56, "r": 16, "t": 28, "b": 44},
+            "xaxis": {"title": {"text": "Pipeline stage"}, "type": "category"},
+            "yaxis": {"title": {"text": "GiB on one device"}, "range": [0, top * 1.08]},
+            "shapes": [] if capacity is None else [_capacity_line("y", capacity)],
+            "annotations": []
+            if capacity is None
+            else [
+                {
+                    "x": 1,
+                    "xref": "paper",
+                    "xanchor": "right",
+                    "y": capacity / GIB,
+                    "yanchor": "bottom",
+                    "showarrow": False,
+                    "text": f"{_gib(capacity)} of a device",
+                    "font": {"size": 12, "color": "var(--chart-text)"},
+                }
+            ],
+            "showlegend": True,
+            "legend": {"orientation": "h", "x": 0, "y": -0.25, "yanchor": "top"},
+        },
+        table={
+            "columns": [
+                {"label": "Stage", "numeric": True},
+                {"label": "Layers", "numeric": True},
+                {"label": "Micro-batches held", "numeric": True},
+                {"label": "Peak", "unit": "B"},
+                *({"label": LABELS[name], "unit": "B"} for name in shown),
+            ],
+            "rows": [
+                [
+                    stage["stage"] + 1,
+                    stage["layers"],
+                    stage["micro_batches_in_flight"],
+                    stage["peak_bytes"],
+                    *(objects[name] for name in shown),
+                ]
+                for stage, objects in zip(stages, held, strict=True)
+            ],
+        },
+        meta={"title": title, "caption": caption},
+    )
+
+
+def _capacity_line(axis: str, capacity: float) -> dict[str, Any]:
+    other = "y" if axis == "x" else "x"
+    return {
+        "type": "line",
+        f"{axis}0": capacity / GIB,
+        f"{axis}1": capacity / GIB,
+        f"{other}0": 0,
+        f"{other}1": 1,
+        f"{other}ref": "paper",
+        "line": {"color": "var(--chart-mark)", "width": 2, "dash": "dash"},
+    }
+
+
+def _capacity_words(capacity: float, peak: float) -> dict[str, Any]:
+    room = capacity - peak
+    return {
+        "x": capacity / GIB,
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "xanchor": "right",
+        "showarrow": False,
+        "text": f"{_gib(capacity)}, {_gib(abs(room))} {'free' if room >= 0 else 'too much'}",
+        "font": {"size": 12, "color": "var(--chart-text)"},
+    }
+
+
+def _saved(saved: float) -> str:
+    if saved == 0:
+        return "no change"
+    return f"saves {_gib(saved)}" if saved > 0 else f"adds {_gib(-saved)}"
+
+
+def _gib(value: float) -> str:
+    return f"{value / GIB:,.0f} GiB" if abs(value) >= 1000 * GIB else f"{value / GIB:.3g} GiB"

@@ -9,8 +9,8 @@ Every kernel follows one form with few parameters, after how kernels behave rath
 
 `floor` is the least time of one kernel (launch, prologue, first bytes, or the latency of a collective), `u` the share
 of the last wave of tiles that is busy (F-11.3), `L` the length of the inner loop (the inner dimension of a product, the
-keys of a query) with `depth` its prologue. `S` counts waves of
-(sequence, KV head) pairs in a decode, each with a cost of its own however short its context. A power mean joins products and bytes: near the ridge both cost.
+keys of a query) with `depth` its prologue. `S` counts waves of (sequence, KV head) pairs in a decode, each with a cost
+of its own however short its context. A power mean joins products and bytes: near the ridge both cost.
 A whole step is the sum of its kernels times a residual factor; a step issued by the host one kernel at a time also
 waits for the host.
 
@@ -58,8 +58,9 @@ NEUTRAL: Mapping[str, float] = {
     "block": 0.0,
 }
 
-STEP_PARAMETERS: tuple[str, ...] = ("factor", "host")
-"""`factor` over the sum of a step's kernels, `host` seconds that the host takes to issue what a row stands for."""
+STEP_PARAMETERS: tuple[str, ...] = ("factor", "host", "stage")
+"""`factor` over the sum of a step's kernels, `host` seconds that the host takes to issue what a row stands for, `stage`
+the share of its work that a prompt waits for each further pipeline stage, where its pieces follow each other."""
 
 TILE = 128
 """Rows and columns of the tile that wave quantisation is counted with: the usual one of 16-bit products."""
@@ -146,7 +147,7 @@ JUDGED_KERNEL = Fit(
     1.8,
     judged=True,
 )
-JUDGED_STEP = Fit("any step", {"factor": 1.15, "host": 20e-6}, 0, (), 0.6, 2.0, judged=True)
+JUDGED_STEP = Fit("any step", {"factor": 1.15, "host": 20e-6, "stage": 0.3}, 0, (), 0.6, 2.0, judged=True)
 """Taken where no class has a measurement: judgement from published spreads."""
 
 UNCALIBRATED = Calibration({}, {}, "")
@@ -370,12 +371,12 @@ def step_seconds(
         waiting = float(bound.terms["imbalance"]) + float(bound.terms["sync"])
         return float(seconds.sum()) + waiting, fits, None, seconds
     step_fit = calibration.step(step_class(table, workload, bound.ceilings.family))
-    return combine(bound, seconds, step_fit[0], workload.launch_mode), fits, step_fit, seconds
+    return combine(bound, seconds, step_fit[0], workload), fits, step_fit, seconds
 
 
-def combine(bound: Bound, seconds: Array, fit: Fit, launch_mode: str) -> Seconds:
+def combine(bound: Bound, seconds: Array, fit: Fit, workload: Workload) -> Seconds:
     """A step's time from those of its rows: exchanges of gradients partly hidden, waiting, residual factor and host."""
-    table = bound.table
+    table, parallel = bound.table, workload.parallel
     exchange = 0.0
     for op, time in zip(table.ops, seconds.tolist(), strict=True):
         if op.stage == "data parallel":
@@ -383,12 +384,16 @@ def combine(bound: Bound, seconds: Array, fit: Fit, launch_mode: str) -> Seconds
     work = float(seconds.sum()) - exchange
     shown = max(exchange - work, 0.0) + (1.0 - HIDDEN_EXCHANGE) * min(exchange, work)
     waiting = float(bound.terms["imbalance"])
-    if table.bubble:
-        waiting += table.bubble * float((seconds * table.pipelined).sum())
+    idle = table.bubble
+    if workload.phase == "prefill" and parallel.micro_batches > 1:
+        # the pieces of a prompt follow each other through the stages, but no engine keeps all stages busy
+        idle = max(idle, fit.parameters.get("stage", JUDGED_STEP.parameters["stage"]) * (parallel.pp - 1))
+    if idle:
+        waiting += idle * float((seconds * table.pipelined).sum())
     else:
         waiting += float(bound.terms["sync"])
     total = fit.parameters["factor"] * (work + shown + waiting)
-    if launch_mode == "eager":
+    if workload.launch_mode == "eager":
         issued = float(table.total("launches")) * fit.parameters.get("host", JUDGED_STEP.parameters["host"])
         total = float(np.cbrt(total**3 + issued**3))
     return total

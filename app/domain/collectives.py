@@ -131,7 +131,7 @@ def algorithm_costs(
 
     A flat ring over several nodes counts as if every hop were the slow one, since the slowest hop sets its pace. The
     levels of a hierarchical algorithm and of an exchange with one peer after the other follow one another. A reducing
-    switch pulls the array out of every rank once, and each rank sends its reduced share on to all: (n+1)/n of the array,
+    switch pulls the array out of every rank once, and each rank sends its reduced share on: (n+1)/n of the array,
     which is what NCCL's tests document; a barrier before and after makes four messages.
     """
     local, nodes = min(ranks, ranks_per_node), node_count(ranks, ranks_per_node)

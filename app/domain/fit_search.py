@@ -32,6 +32,9 @@ TIMED = 10
 
 MAX_LAYOUTS = 18
 
+LITTLE = 0.05
+"""Share of what is too much that a move must save to be proposed where the others are enough without it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -248,9 +251,16 @@ def _lever_moves(
         words = ", ".join(f"{name} {value:g}" for name, value in params.items())
         label = f"{lever.title}, {words}" if words else lever.title
         move = Move(lever.id, label, "lever", lever=LeverRequest(lever.id, params))
-        if any(request.id == lever.id for request in start.levers):
-            yield move, None, "chosen already"
-            return
+        chosen = next((request for request in start.levers if request.id == lever.id), None)
+        if chosen is not None:
+            if params and params["stage"] > chosen.params.get("stage", stages[0].default):
+                move = replace(move, label=f"{label} instead of {chosen.params.get('stage', stages[0].default):g}")
+                made = _made(question, start, move)
+                if made is not None:
+                    yield move, made, ""
+            elif not params:
+                yield move, None, "chosen already"
+            continue
         if lever.change is None:
             yield move, None, "the bound has it already"
             return
@@ -295,7 +305,7 @@ def _made(question: _Question, node: _Node, move: Move) -> _Node | None:
     workload, levers = node.workload, node.levers
     try:
         if move.lever is not None:
-            levers = (*levers, move.lever)
+            levers = _with_lever(levers, move.lever)
         else:
             workload = _changed(workload, move)
             if _sequences(workload) != _sequences(node.workload):
@@ -306,6 +316,13 @@ def _made(question: _Question, node: _Node, move: Move) -> _Node | None:
         return None
     exact = node.exact and not _narrows(question, move)
     return _Node(workload, levers, (*node.moves, move), peak, node.cost, exact)
+
+
+def _with_lever(levers: tuple[LeverRequest, ...], lever: LeverRequest) -> tuple[LeverRequest, ...]:
+    """The levers with one more, or with other numbers in its place."""
+    if any(request.id == lever.id for request in levers):
+        return tuple(lever if request.id == lever.id else request for request in levers)
+    return (*levers, lever)
 
 
 def _changed(workload: Workload, move: Move) -> Workload:
@@ -478,7 +495,8 @@ def _proposal(question: _Question, start: _Node, node: _Node, capacity: Bytes) -
         shorter = _walk(question, start, rest)
         if rest and shorter and shorter[-1].peak <= capacity:
             old, new = question.time(_walk(question, start, moves)[-1]), question.time(shorter[-1])
-            if new is not None and (old is None or new <= old):
+            little = shorter[-1].peak - _walk(question, start, moves)[-1].peak < LITTLE * (start.peak - capacity)
+            if new is not None and (old is None or new <= old or little):
                 moves = rest
     walked = _walk(question, start, moves)
     steps = []

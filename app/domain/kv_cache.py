@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from app.domain.memory import kv_bytes_per_token, memory_by_stage, state_bytes_p
 from app.domain.model import (
     STATE_MIXERS,
     Attention,
+    CompressedAttention,
     LatentAttention,
     LayerGroup,
     Mixer,
@@ -33,8 +34,10 @@ from app.domain.workload import MAX_TOKENS, Workload
 PAGE_ENTRY: Bytes = 4.0
 """Bytes of one entry of a page table: a 32-bit block number (F-5.3)."""
 
-CacheKind: TypeAlias = Literal["full", "sliding", "chunked", "latent", "index", "state", "cross", "shared"]
-CACHE_KINDS: tuple[CacheKind, ...] = ("full", "sliding", "chunked", "latent", "index", "state", "cross", "shared")
+CacheKind: TypeAlias = Literal[
+    "full", "sliding", "chunked", "latent", "compressed", "index", "state", "cross", "shared"
+]
+CACHE_KINDS: tuple[CacheKind, ...] = get_args(CacheKind)
 """What layers keep, in the order that tables show it."""
 
 
@@ -69,22 +72,24 @@ def cache_layers(model: ModelSpec, kv: Bytes, tp: float = 1.0, *, other_tokens: 
     Layers of one kind that differ in window or heads are listed apart.
     """
     found: dict[tuple[CacheKind, int | None, int | None], CacheLayers] = {}
-    for kind, window, heads, count, part in _parts(model):
-        sizes = [kv_bytes_per_token(part, kv, degree) for degree in (1.0, tp)]
-        fixed = [state_bytes_per_sequence(part, kv, degree, other_tokens=other_tokens) for degree in (1.0, tp)]
-        old = found.get((kind, window, heads))
-        new = CacheLayers(
-            kind,
-            count + (old.layers if old else 0),
-            window,
-            heads,
-            float(sizes[0]) + (old.per_token if old else 0.0),
-            float(fixed[0]) + (old.per_sequence if old else 0.0),
-            float(sizes[1]) + (old.per_rank if old else 0.0),
-            float(fixed[1]) + (old.per_rank_sequence if old else 0.0),
-            tp,
+
+    def bytes_of(part: _Part, degree: float) -> tuple[float, float]:
+        growing = part.of(lambda model: float(kv_bytes_per_token(model, kv, degree)))
+        fixed = part.of(lambda model: float(state_bytes_per_sequence(model, kv, degree, other_tokens=other_tokens)))
+        return growing, fixed
+
+    for part in _parts(model):
+        key = (part.kind, part.window, part.heads)
+        old = found.get(key, CacheLayers(*key[:1], 0, *key[1:], 0.0, 0.0, 0.0, 0.0, tp))
+        (growing, fixed), (ranks, ranks_fixed) = bytes_of(part, 1.0), bytes_of(part, tp)
+        found[key] = replace(
+            old,
+            layers=old.layers + part.layers,
+            per_token=old.per_token + growing,
+            per_sequence=old.per_sequence + fixed,
+            per_rank=old.per_rank + ranks,
+            per_rank_sequence=old.per_rank_sequence + ranks_fixed,
         )
-        found[kind, window, heads] = new
     return tuple(sorted(found.values(), key=lambda row: (CACHE_KINDS.index(row.kind), -row.layers)))
 
 
@@ -93,14 +98,37 @@ def sequence_by_kind(
 ) -> dict[CacheKind, Grid]:
     """Bytes that one sequence of `tokens` keeps on one rank, by kind; their sum is that of the whole cache."""
     found: dict[CacheKind, Grid] = {}
-    for kind, _, _, _, part in _parts(model):
+
+    def held(part: ModelSpec) -> Grid:
         shape = CacheShape(part, kv, tp, other_tokens)
-        found[kind] = found.get(kind, 0.0) + shape.tokens(tokens) + shape.fixed
+        return shape.tokens(tokens) + shape.fixed
+
+    for part in _parts(model):
+        found[part.kind] = found.get(part.kind, 0.0) + part.of(held)
     return {kind: found[kind] for kind in CACHE_KINDS if kind in found}
 
 
-def _parts(model: ModelSpec) -> Iterator[tuple[CacheKind, int | None, int | None, int, ModelSpec]]:
-    """The model cut into models that keep one kind of thing each: kind, window, KV heads, layers and that model."""
+_Number = TypeVar("_Number", float, Grid)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Layers that keep one kind of thing: what `model` keeps and `without` does not."""
+
+    kind: CacheKind
+    layers: int
+    window: int | None
+    heads: int | None
+    model: ModelSpec
+    without: ModelSpec | None = None
+
+    def of(self, size: Callable[[ModelSpec], _Number]) -> _Number:
+        whole = size(self.model)
+        return whole if self.without is None else whole - size(self.without)
+
+
+def _parts(model: ModelSpec) -> Iterator[_Part]:
+    """The model cut into what its layers keep; the formulas stay those of `memory`."""
 
     def alone(group: LayerGroup, mixer: Mixer) -> ModelSpec:
         mlp = group.mlp if isinstance(group.mlp, RwkvFfn) and isinstance(mixer, STATE_MIXERS) else None
@@ -108,32 +136,30 @@ def _parts(model: ModelSpec) -> Iterator[tuple[CacheKind, int | None, int | None
 
     for group in model.layers:
         for mixer in mixer_parts(group.mixer):
-            if isinstance(mixer, (Attention, LatentAttention)) and mixer.indexer is not None:
-                plain = replace(mixer, indexer=None)
-                yield from _attention_part(group.count, plain, alone(group, plain))
-                if mixer.indexer.counted:
-                    # an indexer's keys alone: a layer that reads another one's keys and values, but has an index
-                    keys = Attention(1, 1, 1, 1, own_kv=False, indexer=mixer.indexer)
-                    yield "index", None, None, group.count, alone(group, keys)
-            elif isinstance(mixer, (Attention, LatentAttention)):
-                yield from _attention_part(group.count, mixer, alone(group, mixer))
-            else:
-                yield "state", None, None, group.count, alone(group, mixer)
+            count, whole = group.count, alone(group, mixer)
+            if isinstance(mixer, STATE_MIXERS):
+                yield _Part("state", count, None, None, whole)
+                continue
+            unpicked = alone(group, replace(mixer, indexer=None))
+            if isinstance(mixer, CompressedAttention):
+                recent = alone(group, replace(mixer, indexer=None, ratio=0))
+                yield _Part("sliding", count, mixer.window, 1, recent)
+                if mixer.ratio:
+                    yield _Part("compressed", count, None, 1, unpicked, recent)
+            elif isinstance(mixer, LatentAttention):
+                yield _Part("latent", count, None, None, unpicked)
+            elif mixer.kind != "bidirectional":
+                yield _Part(_kind_of(mixer), count, mixer.window, mixer.kv_heads, unpicked)
+            if mixer.indexer is not None and mixer.indexer.counted:
+                yield _Part("index", count, None, None, whole, unpicked)
 
 
-def _attention_part(
-    count: int, mixer: Attention | LatentAttention, part: ModelSpec
-) -> Iterator[tuple[CacheKind, int | None, int | None, int, ModelSpec]]:
-    if isinstance(mixer, LatentAttention):
-        yield "latent", None, None, count, part
-    elif mixer.kind == "cross":
-        yield "cross", None, mixer.kv_heads, count, part
-    elif not mixer.own_kv:
-        yield "shared", mixer.window, mixer.kv_heads, count, part
-    elif mixer.kind in ("sliding", "chunked") and mixer.window is not None:
-        yield ("chunked" if mixer.kind == "chunked" else "sliding"), mixer.window, mixer.kv_heads, count, part
-    elif mixer.kind != "bidirectional":
-        yield "full", mixer.window, mixer.kv_heads, count, part
+def _kind_of(mixer: Attention) -> CacheKind:
+    if mixer.kind == "cross":
+        return "cross"
+    if not mixer.own_kv:
+        return "shared"
+    return "full" if mixer.window is None else "chunked" if mixer.kind == "chunked" else "sliding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +236,12 @@ def slots_of(lengths: Grid, page: Grid) -> Grid:
 def cache_use(shape: CacheShape, lengths: Lengths, page: Grid, *, prefix: float = 0.0, longest: float) -> CacheUse:
     """Bytes of one batch. `page` may be an array of page sizes; `longest` is what a reservation is made for.
 
-    A prefix is shared in whole pages, and not beyond the shortest sequence.
+    A prefix is shared in whole pages; a sequence that is shorter shares all its whole pages.
     """
     pages = np.asarray(page, dtype=np.float64)[..., np.newaxis]
     values = lengths.values
     slots = slots_of(values, pages)
-    common = np.floor(min(prefix, float(values[0])) / pages) * pages
+    common = np.floor(np.minimum(prefix, values) / pages) * pages
     held = held_prefix(shape, slots, common)
     states = shape.fixed * lengths.sequences
 
@@ -312,7 +338,7 @@ def need(shape: CacheShape, context: Grid, page: float, prefix: float = 0.0) -> 
 def need_of(shape: CacheShape, lengths: Lengths, page: float, prefix: float = 0.0) -> Need:
     """Of sequences spread like `lengths`: the mean one, and the most that any of them keeps of the prefix."""
     slots = slots_of(lengths.values + 1.0, page)
-    once = held_prefix(shape, slots, np.floor(min(prefix, float(lengths.values[0])) / page) * page)
+    once = held_prefix(shape, slots, np.floor(np.minimum(prefix, lengths.values) / page) * page)
     own = np.asarray(shape.tokens(slots)) - once
     return Need(float(once.max()), lengths.total(own) / lengths.sequences, shape.fixed)
 
@@ -387,7 +413,9 @@ def step_reads(model: ModelSpec, workload: Workload, lengths: Lengths, prefix: f
     """
     micro = workload.parallel.micro_batches
     whole = cache_reads(model, workload, lengths.values, ranks_per_node) / micro
-    behind = np.maximum(lengths.values - min(prefix, float(lengths.values[0])), 0.0)
+    if prefix <= 0:
+        return StepReads(lengths.total(whole), lengths.total(whole))
+    behind = np.maximum(lengths.values - prefix, 0.0)
     common = np.maximum(whole - cache_reads(model, workload, behind, ranks_per_node) / micro, 0.0)
     each = lengths.total(whole)
     return StepReads(each, each - lengths.total(common) + float(common.max()))

@@ -19,6 +19,7 @@ from app.domain.expected import Expected, expected_time
 from app.domain.layout import Layout
 from app.domain.lower_bound import Bound, Ceilings, lower_bound
 from app.domain.model import ModelSpec, MoeMlp
+from app.domain.overlap import LEVELS, exposed_forecast
 from app.domain.routing import (
     busiest_expert,
     distinct_experts,
@@ -70,10 +71,6 @@ WINDOW: tuple[str, ...] = (*EXPERTS, "shared")
 """Stages that an exchange can run beside: they need other tokens, or none of the exchanged ones."""
 
 OVERLAP_LEVELS: Mapping[Overlap, str] = {"none": "L0", "stream": "L1", "chunk": "L2", "tile": "L3"}
-OVERLAP_EFFICIENCY: Mapping[str, Ratio] = {"L0": 0.0, "L1": 0.3, "L2": 0.7, "L3": 0.9}
-"""Share of the window that hides communication at each level (F-1.5). Judgement below the published ceilings: FLUX
-reports up to 96 %, Megatron-Core about 93 % for a micro-batch behind another's products."""
-
 TILES: tuple[int, ...] = (16, 64, 128)
 """Row tiles of grouped products that the quantisation is stated for."""
 
@@ -185,7 +182,7 @@ def pipeline(step: Bound, model: ModelSpec, workload: Workload, layout: Layout, 
     every = [op for stage in STAGES for op in rows.get(stage, [])]
     level = OVERLAP_LEVELS[workload.overlap]
     bounds = {stage: lower_bound(_part(table, ops), roofs, launch_mode=mode) for stage, ops in rows.items()}
-    hidden = {name: _hidden(bounds, efficiency) for name, efficiency in OVERLAP_EFFICIENCY.items()}
+    hidden = {name: _hidden(bounds, name) for name in LEVELS}
     stages = tuple(
         _stage(stage, bounds[stage], calibration, hidden[level].get(stage, 0.0)) for stage in STAGES if stage in bounds
     )
@@ -199,9 +196,9 @@ def pipeline(step: Bound, model: ModelSpec, workload: Workload, layout: Layout, 
         load=expert_load(moe, workload, layout),
         layers=sum(float(op.count) for op in rows["router"] if op.direction == "forward"),
         level=level,
-        levels={name: serial - sum(hidden[name].values()) for name in OVERLAP_EFFICIENCY},
+        levels={name: serial - sum(hidden[name].values()) for name in LEVELS},
         exposed_communication=exchanged - sum(hidden[level].values()),
-        timelines={name: _timeline(bounds, efficiency) for name, efficiency in OVERLAP_EFFICIENCY.items()},
+        timelines={name: _timeline(bounds, name) for name in LEVELS},
     )
 
 
@@ -243,8 +240,8 @@ def _stage(stage: str, bound: Bound, calibration: Calibration, hidden: Seconds) 
     )
 
 
-def _hidden(bounds: Mapping[str, Bound], efficiency: Ratio) -> Mapping[str, Seconds]:
-    """Seconds of each exchange that run behind the window, in every direction: min(T_comm, window * efficiency)."""
+def _hidden(bounds: Mapping[str, Bound], level: str) -> Mapping[str, Seconds]:
+    """Seconds of each exchange that run behind the window of the same direction (F-1.5)."""
     hidden = dict.fromkeys(EXCHANGES, 0.0)
     directions = {op.direction for name in EXCHANGES if name in bounds for op in bounds[name].table.ops}
     for direction in sorted(directions):
@@ -252,18 +249,19 @@ def _hidden(bounds: Mapping[str, Bound], efficiency: Ratio) -> Mapping[str, Seco
         times = {name: _seconds(bounds[name], direction) for name in EXCHANGES if name in bounds}
         total = sum(times.values())
         for name, time in times.items():
-            hidden[name] += min(total, window * efficiency) * time / total if total > 0 else 0.0
+            behind = total - exposed_forecast(total, window, level)
+            hidden[name] += behind * time / total if total > 0 else 0.0
     return hidden
 
 
-def _timeline(bounds: Mapping[str, Bound], efficiency: Ratio) -> tuple[Bar, ...]:
+def _timeline(bounds: Mapping[str, Bound], level: str) -> tuple[Bar, ...]:
     """The mean layer's forward pass: what is hidden of an exchange lies beside the experts, the rest around them."""
     routers = bounds["router"].table
     layers = sum(float(op.count) for op in routers.ops if op.direction == "forward")
     each = {stage: _seconds(bound, "forward") / layers for stage, bound in bounds.items()}
     window = sum(each.get(name, 0.0) for name in WINDOW)
     exchanged = sum(each.get(name, 0.0) for name in EXCHANGES)
-    share = min(exchanged, window * efficiency) / exchanged if exchanged > 0 else 0.0
+    share = 1.0 - exposed_forecast(exchanged, window, level) / exchanged if exchanged > 0 else 0.0
     bars: list[Bar] = []
 
     def put(stage: str, start: Seconds, lane: Literal["compute", "link"] = "compute") -> Seconds:

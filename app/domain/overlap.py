@@ -97,13 +97,14 @@ def chunked_timeline(
     launch: Seconds = 0.0,
     contention: Ratio = 0.0,
     communication_first: bool = False,
-    beside: bool = True,
+    ahead: int | None = None,
 ) -> ChunkedTimeline:
     """Run equal numbers of compute and communication chunks, each pair in order, the two lanes beside each other.
 
     A chunk of the second lane waits for the same chunk of the first. Every chunk is launched on its own (`launch` of
     its lane's time before it). While something is being sent, compute runs at `1 - contention` of its speed, because
-    the sending kernels occupy that share of the device. `beside` false: nothing runs beside anything.
+    the sending kernels occupy that share of the device. With `ahead` the first lane starts a
+    chunk only when at most so many of its chunks wait for the second lane: 0 means that nothing runs beside anything.
     """
     if len(compute) != len(communication) or not compute:
         raise InvalidInput(("chunks",), "there must be as many compute as communication chunks, at least one")
@@ -124,8 +125,8 @@ def chunked_timeline(
                 continue
             other = 1 - lane
             free = lane == order[0] or done[other] > done[lane]
-            if not beside and lane == order[0]:
-                free = done[other] == done[lane]
+            if ahead is not None and lane == order[0]:
+                free = done[lane] - done[other] <= ahead
             if free:
                 stage[lane], left[lane], since[lane] = "launch", launch, now
         for lane in (0, 1):

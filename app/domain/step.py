@@ -20,7 +20,7 @@ from app.domain.blocks.shared import shared_block_rows
 from app.domain.blocks.state_mixers import rwkv_ffn_rows, state_mixer_rows
 from app.domain.blocks.tower import encoder_rows, prediction_rows, tower_rows
 from app.domain.cost import CostTable, Op
-from app.domain.denoiser import UNet
+from app.domain.denoiser import DiffusionTransformer, UNet
 from app.domain.errors import InvalidInput
 from app.domain.hardware import DEFAULT_RANKS_PER_NODE
 from app.domain.inputs import (
@@ -259,6 +259,9 @@ def _training_rows(ctx: StepContext, before: list[Op], layers: list[Op], after: 
     for op in (*after, *layers, *before):
         rows += backward_of(op, ctx)
     parameters = running_parameters(ctx.model, ctx.workload, ctx.layout)
+    if isinstance(ctx.model.denoiser, DiffusionTransformer):
+        # of several stored networks a step updates the one that it runs
+        parameters = replace(parameters, dense=parameters.dense / ctx.model.denoiser.networks)
     updated = parameters.sharded(ctx.layout) if workload.parallel.zero_stage >= 1 else parameters.total
     per_parameter = optimizer_bytes_per_parameter(workload.optimizer, workload.dtypes)
     if workload.optimizer != "none":
@@ -304,6 +307,14 @@ def _gradient_exchange(ctx: StepContext, parameters: StageParameters) -> list[Op
     return [replace(row, direction="backward") for row in rows]
 
 
+_EXCHANGE_NOTES: Mapping[str, str] = {
+    "hierarchical": "A token crosses to a node once and to a rank once; its experts are taken as evenly spread.",
+    "deduplicated": "A token is sent once straight to each rank that holds one of its experts, evenly spread.",
+    "all_to_all": "A token is sent once for each of its experts, evenly spread.",
+    "all_gather": "Every token goes to every rank that shares the experts, and sums come back.",
+}
+
+
 def _assumptions(model: ModelSpec, workload: Workload, layout: Layout) -> tuple[str, ...]:
     p = workload.parallel
     notes = [
@@ -325,7 +336,13 @@ def _assumptions(model: ModelSpec, workload: Workload, layout: Layout) -> tuple[
     if model.is_moe and layout.folded and p.tp > 1:
         notes.append("Experts follow tensor parallelism: neither ep nor etp was given.")
     if p.ep > 1:
-        notes.append("Tokens are spread evenly over experts; each crosses to a node once and to a rank once.")
+        notes.append(_EXCHANGE_NOTES[workload.dispatch.scheme])
+    if model.is_moe and workload.dispatch.node_limit is not None and p.ep > 1:
+        notes.append(f"The experts of a token lie on at most {workload.dispatch.node_limit} nodes.")
+    if model.is_moe and workload.dispatch.capacity_factor is not None:
+        notes.append("Every expert works on its whole capacity; copies above it are dropped and never sent.")
+    if model.is_moe and workload.dispatch.replicas:
+        notes.append("Replicas are laid on the emptiest ranks; moving their weights there is not counted.")
     if p.cp > 1 and workload.phase != "decode":
         notes.append("Context parallelism divides causal work evenly (zig-zag placement).")
     if workload.phase == "train" and model.generates:

@@ -262,3 +262,12 @@ class MemoryRequest(BoundRequest):
     def bound(self) -> BoundRequest:
         """The same question as a body of `POST /estimates/bound`."""
         return BoundRequest.model_validate(self.model_dump(exclude={"reserve", "make_it_fit"}, exclude_unset=True))
+
+
+class MoeRequest(BoundRequest):
+    """The question of a bound, asked for its expert layers. What stands beside the workload replaces a field of it."""
+
+    capacity_factor: Annotated[float, Field(gt=0, le=1000)] | None = None
+    overlap: Literal["L0", "L1", "L2", "L3", "none", "stream", "chunk", "tile"] | None = None
+    dispatch_dtype: PrecisionName | None = None
+    layouts: bool = False

@@ -195,6 +195,11 @@ def estimate_bound(ctx: Context, request: BoundRequest) -> BoundEstimate:
 def estimate_op(ctx: Context, request: OpRequest) -> OpEstimate:
     """Answer `POST /estimates/op`: one operation, its operands cold in memory."""
     hardware, notes = resolve_hardware(ctx, request.hardware)
+    return op_on(hardware, request, notes)
+
+
+def op_on(hardware: HardwareProfile, request: OpRequest, notes: tuple[str, ...] = ()) -> OpEstimate:
+    """The same on a profile that is known already; the request's own `hardware` is not looked at."""
     roofs = ceilings(hardware, request.ceilings)
     table = _op_table(request, hardware)
     # one cold operation: what it reads is not in cache, and what it writes must reach memory

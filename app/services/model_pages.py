@@ -10,9 +10,11 @@ from typing import Final
 from app.domain.errors import UnsupportedArchitecture
 from app.domain.hardware import FigureSource
 from app.domain.memory import kv_bytes_per_token
+from app.domain.mixer_parameters import group_mixer_parameters
 from app.domain.model import (
     DECODER_KINDS,
     Attention,
+    CompressedAttention,
     DenseMlp,
     LatentAttention,
     LayerGroup,
@@ -22,7 +24,6 @@ from app.domain.model import (
 )
 from app.domain.parameters import (
     ParameterCount,
-    attention_parameters,
     group_kv_elements,
     kv_elements_per_token,
     mlp_parameters,
@@ -186,6 +187,8 @@ def mixer_kind(mixer: object | None) -> str:
     if isinstance(mixer, Attention):
         plain = {"full": "", "bidirectional": "bidirectional ", "cross": "cross-attention "}
         return f"{'sparse ' if mixer.indexer else ''}{plain.get(mixer.kind, mixer.kind + ' ')}{mixer.variant}"
+    if isinstance(mixer, CompressedAttention):
+        return "window" if not mixer.ratio else f"window and 1 entry for {mixer.ratio} tokens"
     if mixer is None or isinstance(mixer, (DenseMlp, MoeMlp)):
         return ""
     if isinstance(mixer, OtherMixer):
@@ -323,7 +326,6 @@ def _group_line(model: ModelSpec, group: LayerGroup) -> GroupLine:
         for other in model.layers
     )
     mixer = group.mixer
-    attention = mixer if isinstance(mixer, (Attention, LatentAttention)) else None
     try:
         kv: float | None = group.count * group_kv_elements(model, group) * PRECISIONS["bf16"].element_bytes
     except UnsupportedArchitecture:
@@ -334,8 +336,8 @@ def _group_line(model: ModelSpec, group: LayerGroup) -> GroupLine:
         mixer=mixer_words(mixer),
         mlp=mlp_words(group.mlp),
         mixer_parameters=None
-        if attention is None
-        else float(group.count * attention_parameters(attention, model.hidden_size)),
+        if mixer is None or isinstance(mixer, OtherMixer)
+        else float(group_mixer_parameters(group, model.hidden_size)),
         mlp_parameters=None
         if group.mlp is None or (isinstance(mixer, OtherMixer) and model.hidden_size == 0)
         else float(group.count * mlp_parameters(group.mlp, model.hidden_size)),
@@ -356,6 +358,12 @@ def mixer_words(mixer: object | None) -> str:
         )
     if isinstance(mixer, Attention):
         return _attention_words(mixer)
+    if isinstance(mixer, CompressedAttention):
+        picked = "" if mixer.indexer is None else f", at most {mixer.indexer.top_keys:,} entries a query"
+        return (
+            f"{mixer_kind(mixer)}: {mixer.heads} heads × {mixer.head_dim}, one shared key that is also the value, "
+            f"window {mixer.window:,}{picked}, query latent {mixer.q_lora_rank:,}, {mixer.streams} residual streams"
+        )
     inner = [part for part in _members(mixer) if is_dataclass(part)]
     if inner:
         return "; then ".join(mixer_words(part) for part in inner)

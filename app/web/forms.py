@@ -78,7 +78,7 @@ def lab_form(query: Mapping[str, str]) -> LabForm:
             continue
         if name in _WHOLE:
             label, least, most = _WHOLE[name]
-            number = _whole(text)
+            number = whole_number(text)
             if number is None:
                 errors[name] = (
                     f"{label}: {text[:40]!r} is not a whole number: write for example {getattr(plain, name)}."
@@ -133,7 +133,7 @@ def _decimal(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _whole(text: str) -> int | None:
+def whole_number(text: str) -> int | None:
     """A whole number as typed: 4096, 4,096, 4_096, 4 096 or 4k. None where it is none."""
     plain = text.lower().replace(",", "").replace("_", "").replace(" ", "").replace("\u202f", "")
     factor = _MULTIPLES.get(plain[-1:], 1)

@@ -46,6 +46,7 @@ class Area:
 
 AREAS: Final = (
     Area("explore", "Explore", "/explore", "roofline"),
+    Area("memory", "Memory", "/memory", "memory"),
     Area("runs", "Runs", "/runs", "runs"),
     Area("compare", "Compare", "/comparisons", "compare"),
     Area("hardware", "Hardware", "/hardware", "chip"),

@@ -210,6 +210,148 @@ class MemoryAnswer(Answer):
     sources: list[FigureSources]
 
 
+class MoeStageRow(Answer):
+    """One stage of the expert layers, over a whole step of one device."""
+
+    stage: Literal[
+        "router",
+        "topk",
+        "histogram",
+        "permute",
+        "dispatch",
+        "gemm1",
+        "activation",
+        "gemm2",
+        "combine",
+        "unpermute",
+        "shared",
+        "other",
+    ]
+    flop: float
+    executed_flop: float
+    hbm_bytes: float
+    net_bytes: float
+    net_bytes_by_tier: dict[str, float]
+    launches: float
+    time_s: float
+    imbalance_s: Annotated[float, Field(description="What the busiest rank adds to the mean one.")]
+    expected: ExpectedTime
+    binding: Resource
+    exposed_s: Annotated[float, Field(description="On the critical path at the asked level of overlap.")]
+    exposed_share: float | None
+    forward_s: float
+    recompute_s: float
+    backward_s: float
+
+
+class ExpertLoadOut(Answer):
+    """Token copies of one expert in one layer, expected."""
+
+    mean: float
+    p50: float
+    p99: float
+    max: float
+    experts_touched: float
+    imbalance: Annotated[float, Field(description="The busiest expert over the mean.")]
+    random_floor: Annotated[float, Field(description="What random routing alone gives.")]
+    rank_imbalance: Annotated[float, Field(description="The busiest rank over the mean: what costs time.")]
+    capacity: float | None
+    dropped: float
+    padding: float
+
+
+class WallsOut(Answer):
+    memory_bytes: float
+    capacity_bytes: float | None
+    communication_s: float
+    compute_s: float
+    binding: Literal["memory", "communication", "compute"]
+
+
+class LinkIntensityOut(Answer):
+    flop_per_net_byte: float | None
+    flop_per_copied_byte: float
+    balance_point_by_tier: dict[str, float]
+
+
+class MoeAnswer(Answer):
+    stages: list[MoeStageRow]
+    bound_s: Annotated[float, Field(description="Least time of the expert layers with everything overlapped.")]
+    serial_bound_s: Annotated[float, Field(description="One stage after another on the busiest rank.")]
+    expected: ExpectedTime
+    binding: Resource
+    layers: Annotated[float, Field(description="Expert layers that a device runs forward in a step.")]
+    load: ExpertLoadOut
+    exposed_communication_s: float
+    overlap_levels: Annotated[dict[str, float], Field(description="Seconds at L0 to L3.")]
+    walls: WallsOut
+    intensity: LinkIntensityOut
+    step: Annotated[dict[str, Any], Field(description="The whole step, as `POST /estimates/bound` answers it.")]
+    layouts: list[dict[str, Any]] | None
+    devices: int
+    hardware: Named
+    model: Named
+    assumptions: list[str]
+    sources: list[FigureSources]
+
+
+class KvLayers(Answer):
+    kind: Literal["full", "sliding", "chunked", "latent", "compressed", "index", "state", "cross", "shared"]
+    layers: int
+    kv_heads: int | None
+    bytes_per_token: Annotated[float, Field(description="Of the whole model, for each token up to the window.")]
+    bytes_per_sequence: Annotated[float, Field(description="Whatever the length: states and another input.")]
+    window: int | None
+    copies: Annotated[float, Field(description="How often the tensor-parallel group keeps each byte.")]
+
+
+class KvDevice(Answer):
+    payload_bytes: float
+    paged_bytes: float
+    shared_bytes: float
+    allocated_bytes: float
+    weights_bytes: float
+    beside_bytes_per_sequence: Annotated[float, Field(description="Activations and logits while it decodes.")]
+    available_bytes: Annotated[float | None, Field(description="Left for the cache after reserve and weights.")]
+
+
+class KvLengths(Answer):
+    mean: float
+    p50: float
+    p95: float
+    max: float
+
+
+class KvAnswer(Answer):
+    bytes_per_token: float
+    payload_bytes: float
+    fragmentation_bytes: float
+    page_table_bytes: float
+    prefix_saved_bytes: float
+    total_bytes: float
+    paged_bytes: float
+    shared_bytes: float
+    allocated_bytes: Annotated[float, Field(description="Reserved in one piece for each sequence, at `reserved_len`.")]
+    state_bytes: float
+    per_device_bytes: float
+    per_device: KvDevice
+    by_layer_kind: list[KvLayers]
+    copies: float
+    sequences: float
+    lengths: KvLengths
+    devices: int
+    max_batch: Annotated[int | None, Field(description="Such sequences in a replica; null without a capacity.")]
+    max_batch_all_replicas: int | None
+    max_context_len: Annotated[int | None, Field(description="At this batch; null without a capacity or an end.")]
+    read_bytes_per_step: float
+    read_s_per_step: float | None
+    read_s_per_step_cascade: Annotated[float | None, Field(description="With the shared prefix read once for all.")]
+    model: Named
+    hardware: Named | None
+    assumptions: list[str]
+    sources: list[FigureSources]
+
+
 # ---- catalogue ------------------------------------------------------------------------------------------------------
 
 

@@ -300,6 +300,13 @@ def test_training_a_denoiser_does_three_times_the_forward_pass() -> None:
     assert step_total(train, "flop", kind="attention") == 3 * step_total(forward, "flop", kind="attention")
 
 
+def test_of_two_stored_networks_a_step_updates_one() -> None:
+    one, two = (cost_table(denoiser(replace(DIT, networks=n)), Workload(phase="train")) for n in (1, 2))
+    assert row_of(two, "optimizer step", "state") == row_of(one, "optimizer step", "state")
+    held = [memory_use(denoiser(replace(DIT, networks=n)), Workload(phase="train"), None) for n in (1, 2)]
+    assert held[1].objects["parameters"] == 2 * held[0].objects["parameters"]
+
+
 # -- compressed attention ---------------------------------------------------------------------------------------------
 
 

@@ -76,7 +76,13 @@ def test_a_longer_exchange_sets_the_pace() -> None:
 
 
 def test_nothing_beside_anything_adds_up() -> None:
-    assert chunked_timeline([1.0] * 4, [2.0] * 4, beside=False).total == pytest.approx(12.0)
+    assert chunked_timeline([1.0] * 4, [2.0] * 4, ahead=0).total == pytest.approx(12.0)
+
+
+def test_a_prefetch_depth_of_one_hides_what_is_shorter_than_the_compute() -> None:
+    """Gathers of 1 before products of 3: only the first gather shows; without prefetch all four do."""
+    gathered = [chunked_timeline([3.0] * 4, [1.0] * 4, communication_first=True, ahead=n).total for n in (0, 1, 2)]
+    assert gathered == pytest.approx([16.0, 13.0, 13.0])
 
 
 def test_compute_is_slower_while_something_is_sent() -> None:

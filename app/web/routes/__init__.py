@@ -8,11 +8,13 @@ from app.web.routes.api_catalog import router as api_catalog_router
 from app.web.routes.api_comparisons import router as api_comparisons_router
 from app.web.routes.api_docs import router as api_docs_router
 from app.web.routes.api_estimates import router as api_estimates_router
+from app.web.routes.api_moe import router as api_moe_router
 from app.web.routes.api_runs import router as api_runs_router
 from app.web.routes.comparisons import router as comparisons_router
 from app.web.routes.explore import router as explore_router
 from app.web.routes.hardware import router as hardware_router
 from app.web.routes.home import router as home_router
+from app.web.routes.memory import router as memory_router
 from app.web.routes.model_import import router as model_import_router
 from app.web.routes.models import router as models_router
 from app.web.routes.runs import router as runs_router
@@ -23,6 +25,7 @@ from app.web.routes.shares import router as shares_router
 ROUTERS: tuple[APIRouter, ...] = (
     home_router,
     explore_router,
+    memory_router,
     runs_router,
     hardware_router,
     model_import_router,  # before models_router: /models/new is no model's id
@@ -31,6 +34,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     service_router,
     api_docs_router,
     api_estimates_router,
+    api_moe_router,
     api_catalog_router,
     api_runs_router,
     comparisons_router,

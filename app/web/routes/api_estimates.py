@@ -6,12 +6,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Response
 
-from app.services.contracts import BoundRequest, MemoryRequest, OpRequest
+from app.services.contracts import BoundRequest, KvRequest, MemoryRequest, OpRequest
 from app.services.estimate import bound_json, estimate_bound, estimate_op, op_json
+from app.services.kv import estimate_kv, kv_json
 from app.services.memory import estimate_memory, memory_json
 from app.web.deps import Ctx
 from app.web.errors import FiniteJSONResponse
-from app.web.schemas import BoundAnswer, MemoryAnswer, OpAnswer
+from app.web.schemas import BoundAnswer, KvAnswer, MemoryAnswer, OpAnswer
 
 router = APIRouter(prefix="/api/v1/estimates", tags=["estimates"])
 
@@ -106,3 +107,33 @@ def memory(ctx: Ctx, request: Annotated[MemoryRequest, Body(openapi_examples=_ME
     the same devices that bring the peak under the capacity, cheapest first.
     """
     return FiniteJSONResponse(memory_json(estimate_memory(ctx, request)))
+
+
+_KV_EXAMPLES = {
+    "batch": {
+        "summary": "A batch of equal sequences that share a prompt",
+        "value": {
+            "model": "llama-3.1-70b",
+            "hardware": "nvidia-h200-sxm",
+            "batch": 32,
+            "context_len": 8192,
+            "shared_prefix_tokens": 2000,
+            "parallel": {"tp": 4},
+        },
+    },
+    "lengths": {
+        "summary": "A list of lengths",
+        "value": {"model": "llama-3.1-8b", "sequences": [100, 513, 1000, 37, 2048], "page_tokens": 16},
+    },
+}
+
+
+@router.post("/kv", summary="The KV cache of a batch", response_model=KvAnswer)
+def kv(ctx: Ctx, request: Annotated[KvRequest, Body(openapi_examples=_KV_EXAMPLES)]) -> Response:
+    """Bytes of a batch's KV cache by what they are, what fits on the devices, and how long a decode step reads it.
+
+    Payload, pages, sharing and reservation are those of one replica with every byte once; `per_device` is its fullest
+    device, with the copies that the layout keeps. `total_bytes` is payload and fragmentation less what the prefix
+    saves, and the page tables. Without `hardware` what fits and the reading time are null.
+    """
+    return FiniteJSONResponse(kv_json(estimate_kv(ctx, request)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -108,7 +108,11 @@ def shown_inputs(ctx: Context, state: WhatIf) -> tuple[str, ...]:
         return ()
 
 
-def lever_context(ctx: Context, form: LabForm) -> dict[str, Any]:
+def explore_address(state: WhatIf) -> str:
+    return rendering.query("/explore", **state.query())
+
+
+def lever_context(ctx: Context, form: LabForm, address_of: Callable[[WhatIf], str] = explore_address) -> dict[str, Any]:
     """The lever picker: what is chosen, with links that move and remove, and what can be added or why not."""
     state = form.state
     try:
@@ -117,7 +121,7 @@ def lever_context(ctx: Context, form: LabForm) -> dict[str, Any]:
         chosen = []
 
     def address(levers: list[tuple[str, dict[str, float]]]) -> str:
-        return rendering.query("/explore", **state.with_levers(levers).query())
+        return address_of(state.with_levers(levers))
 
     rows = []
     for place, (id_, params) in enumerate(chosen):
@@ -243,6 +247,7 @@ def result_context(found: WhatIfAnswer, base: str) -> dict[str, Any]:
         "summary": summary(found.state, estimate),
         "label": short_label(found.state, estimate),
         "address": address,
+        "memory_url": rendering.query("/memory", **({"phase": found.state.phase} | found.state.query())),
         "thresholds_url": rendering.query("/explore/thresholds", **found.state.query()),
         "curl": curl(base, found.request),
         "expected_range": " to ".join(str(formatting.quantity(expected[end], "s")) for end in ("low_s", "high_s")),

@@ -1,0 +1,545 @@
+"""The expert layers of a step: stages, load, walls, links and other layouts of the same devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from app.catalog.calibration import load_calibration
+from app.domain.errors import InvalidInput, MissingFigure
+from app.domain.layout import Layout, layout_of
+from app.domain.lower_bound import CeilingChoice
+from app.domain.moe_pipeline import (
+    EXCHANGES,
+    OVERLAP_LEVELS,
+    ExpertLoad,
+    LinkIntensity,
+    Pipeline,
+    Walls,
+    copy_intensity,
+    exchanged_bytes,
+    expert_flop,
+    first_experts,
+    link_intensities,
+    nodes_of,
+    pipeline,
+    walls,
+)
+from app.domain.workload import Parallel
+from app.services.context import Context
+from app.services.contracts import BoundRequest, MoeRequest
+from app.services.estimate import (
+    BoundEstimate,
+    bound_of,
+    estimate_bound,
+    expected_json,
+    sources_of,
+    terms_json,
+)
+from app.services.references import resolve_model
+
+DEFAULT_HARDWARE = "nvidia-h800-sxm"
+DEFAULT_MODEL = "deepseek-v3"
+MAX_HISTOGRAM_TEXT = 12_000
+"""Characters of a histogram in an address: browsers and proxies take some 16 KB."""
+
+_LEVEL_NAMES = {level: name for name, level in OVERLAP_LEVELS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class MoeEstimate:
+    """The expert layers of an estimated step. `step` is the answer of `POST /estimates/bound` to the same question."""
+
+    step: BoundEstimate
+    layout: Layout
+    pipeline: Pipeline
+    walls: Walls
+    links: tuple[LinkIntensity, ...]
+    copy_intensity: float
+    ceilings: CeilingChoice = "peak"
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutChoice:
+    """Another layout of the same devices and tokens: its answer, or why it cannot be."""
+
+    name: str
+    parallel: Parallel
+    batch: int
+    found: MoeEstimate | None
+    reason: str = ""
+
+
+def bound_request(request: MoeRequest) -> BoundRequest:
+    """The same question as a body of `POST /estimates/bound`: what the call names beside the workload goes into it."""
+    workload = request.workload
+    changes: dict[str, Any] = {}
+    if request.capacity_factor is not None:
+        changes["capacity_factor"] = request.capacity_factor
+    if request.dispatch_dtype is not None:
+        changes["dtype"] = request.dispatch_dtype
+    if changes:
+        workload = workload.model_copy(update={"dispatch": workload.dispatch.model_copy(update=changes)})
+    if request.overlap is not None:
+        workload = workload.model_copy(update={"overlap": _LEVEL_NAMES.get(request.overlap, request.overlap)})
+    kept: dict[str, Any] = {name: getattr(request, name) for name in BoundRequest.model_fields}
+    given = (request.model_fields_set & set(BoundRequest.model_fields)) | {"workload"}
+    return BoundRequest.model_construct(given, **(kept | {"workload": workload}))
+
+
+def estimate_moe(ctx: Context, request: MoeRequest) -> MoeEstimate:
+    """Answer `POST /estimates/moe`. Raises as `estimate_bound` does, and InvalidInput for a model without experts."""
+    first_experts(resolve_model(ctx, request.model)[0])
+    return expert_layers(estimate_bound(ctx, bound_request(request)), request.ceilings)
+
+
+def expert_layers(step: BoundEstimate, ceilings: CeilingChoice = "peak") -> MoeEstimate:
+    """The expert layers of an estimated step. Raises InvalidInput for a model without experts."""
+    moe = first_experts(step.model)
+    layout = layout_of(step.model, step.workload, step.hardware.ranks_per_node)
+    found = pipeline(step.bound, step.model, step.workload, layout, load_calibration())
+    dtype = step.workload.dtypes.activations
+    return MoeEstimate(
+        step=step,
+        layout=layout,
+        pipeline=found,
+        walls=walls(found, step.memory.peak, step.memory.capacity),
+        links=link_intensities(found, step.bound.ceilings, dtype),
+        copy_intensity=copy_intensity(moe, step.workload.dtypes.bytes_of("communication")),
+        ceilings=ceilings,
+    )
+
+
+# ---- other layouts of the same devices ------------------------------------------------------------------------------
+
+
+def layout_choices(found: MoeEstimate) -> tuple[LayoutChoice, ...]:
+    """The asked layout and its alternatives: same devices, same tokens of a step, same pipeline stages."""
+    step = found.step
+    asked, domain = step.workload.parallel, step.hardware.ranks_per_node
+    ranks = asked.tp * asked.dp
+    near = min(domain, ranks)
+    experts = first_experts(step.model).experts
+    wide = max((n for n in range(1, ranks + 1) if ranks % n == 0 and experts % n == 0), default=1)
+    plain = replace(asked, etp=1, sequence_parallel=False)
+
+    def spread(*, tp: int = 1, ep: int, etp: int = 1) -> Parallel:
+        return replace(plain, tp=tp, dp=ranks // tp, ep=ep, etp=etp)
+
+    wanted: list[tuple[str, Parallel]] = [("Asked", asked)]
+    wanted.append(("Experts spread inside the node", spread(ep=near)))
+    if wide > near:
+        between = near * 4 if wide >= near * 8 else 0
+        if between and wide % between == 0:
+            wanted.append((f"Experts spread over {between // near} nodes", spread(ep=between)))
+        wanted.append(("Experts spread over all ranks", spread(ep=wide)))
+    if ranks % near == 0 and near > 1:
+        rest = ranks // near
+        across = max((n for n in range(1, rest + 1) if rest % n == 0 and experts % n == 0), default=1)
+        wanted.append(("Each expert cut over the node, experts over nodes", spread(ep=across, etp=near)))
+        wanted.append(("Tensor parallel node, experts follow it", spread(tp=near, ep=1)))
+        wanted.append(("Folded: tensor parallel attention, experts over all ranks", spread(tp=near, ep=wide)))
+    seen: set[tuple[int, ...]] = set()
+    choices: list[LayoutChoice] = []
+    for name, parallel in wanted:
+        key = (parallel.tp, parallel.dp, parallel.ep, parallel.etp)
+        if key in seen:
+            continue
+        seen.add(key)
+        choices.append(_choice(found, name, parallel))
+    return tuple(choices)
+
+
+def _choice(found: MoeEstimate, name: str, parallel: Parallel) -> LayoutChoice:
+    step = found.step
+    asked = step.workload
+    tokens = asked.batch * asked.parallel.dp
+    if parallel == asked.parallel:
+        return LayoutChoice(name, parallel, asked.batch, found)
+    if tokens % parallel.dp:
+        return LayoutChoice(name, parallel, 0, None, f"{tokens} sequences do not divide over {parallel.dp} replicas")
+    batch = tokens // parallel.dp
+    workload = replace(asked, parallel=parallel, batch=batch)
+    if asked.dispatch.replicas % parallel.ep:
+        workload = replace(workload, dispatch=replace(asked.dispatch, replicas=0))
+    try:
+        other = bound_of(step.hardware, step.model, workload, found.ceilings)
+        return LayoutChoice(name, parallel, batch, expert_layers(other, found.ceilings))
+    except (InvalidInput, MissingFigure) as error:
+        reason = error.reason if isinstance(error, InvalidInput) else str(error)
+        return LayoutChoice(name, parallel, batch, None, reason)
+
+
+# ---- the answer in the API's shape ----------------------------------------------------------------------------------
+
+
+def moe_json(found: MoeEstimate) -> dict[str, Any]:
+    """Totals are those of one device and step over all its expert layers; the exposed time is that of the mean rank."""
+    step, seen = found.step, found.pipeline
+    bound = seen.bound
+    return {
+        "stages": stages_json(seen),
+        "bound_s": float(bound.overlapped),
+        "serial_bound_s": seen.serial,
+        "expected": expected_json(seen.expected),
+        "terms": terms_json(bound),
+        "binding": bound.binding,
+        "layers": seen.layers,
+        "load": load_json(seen.load, found.layout),
+        "overlap": seen.level,
+        "exposed_communication_s": seen.exposed_communication,
+        "overlap_levels": dict(seen.levels),
+        "timeline": {
+            level: [
+                {"stage": b.stage, "lane": b.lane, "start_s": b.start, "end_s": b.end, "binding": b.binding}
+                for b in bars
+            ]
+            for level, bars in seen.timelines.items()
+        },
+        "walls": {
+            "memory_bytes": found.walls.memory,
+            "capacity_bytes": found.walls.capacity,
+            "communication_s": found.walls.communication,
+            "compute_s": found.walls.compute,
+            "binding": found.walls.binding,
+        },
+        "intensity": {
+            "flop_per_net_byte": expert_flop(seen) / exchanged_bytes(seen) if exchanged_bytes(seen) else None,
+            "flop_per_copied_byte": found.copy_intensity,
+            "flop_per_net_byte_by_tier": {link.tier: link.intensity for link in found.links},
+            "net_bytes_by_tier": {link.tier: link.net for link in found.links},
+            "balance_point_by_tier": {link.tier: link.balance for link in found.links},
+        },
+        "step": {
+            "bound_s": float(step.bound.overlapped),
+            "serial_bound_s": float(step.bound.serial),
+            "expected": expected_json(step.expected),
+            "binding": step.bound.binding,
+            "tokens": float(step.bound.table.tokens),
+            "tokens_per_s": step.tokens_per_second,
+            "fits": step.memory.fits,
+        },
+        "devices": int(float(step.bound.table.devices)),
+        "hardware": {"id": step.hardware.id, "name": step.hardware.name},
+        "model": {"id": step.model.id, "name": step.model.name},
+        "assumptions": list(dict.fromkeys((*step.assumptions, *ASSUMPTIONS))),
+        "sources": sources_of(step.hardware, step.bound),
+    }
+
+
+ASSUMPTIONS: tuple[str, ...] = (
+    "An exchange can hide behind the experts' products, their activation and the shared expert of the same direction: "
+    "0, 30, 70 and 90 % of that time at L0 to L3, a judgement below published ceilings.",
+    "Kernels that communicate are not charged for the units they occupy.",
+    "Both tiers are driven at once: the slower one decides how long an exchange takes.",
+    "Expected times of stages are fitted kernels one after another, without the factor of a whole step.",
+)
+
+
+def stages_json(seen: Pipeline) -> list[dict[str, Any]]:
+    rows = []
+    for stage in seen.stages:
+        bound = stage.bound
+        rows.append(
+            {
+                "stage": stage.stage,
+                "flop": bound.total("flop"),
+                "executed_flop": bound.total("executed"),
+                "hbm_bytes": bound.hbm_bytes,
+                "net_bytes": bound.net_bytes,
+                "net_bytes_by_tier": dict(stage.net),
+                "launches": bound.total("launches"),
+                "time_s": stage.time,
+                "imbalance_s": stage.imbalance,
+                "expected": expected_json(stage.expected),
+                "binding": stage.binding,
+                "exposed_s": stage.exposed,
+                "exposed_share": stage.exposed / stage.time if stage.time > 0 else None,
+                "forward_s": stage.by_direction.get("forward", 0.0),
+                "recompute_s": stage.by_direction.get("recompute", 0.0),
+                "backward_s": stage.by_direction.get("backward", 0.0),
+            }
+        )
+    return rows
+
+
+def load_json(load: ExpertLoad, layout: Layout) -> dict[str, Any]:
+    return {
+        "tokens": load.tokens,
+        "mean": load.mean,
+        "p50": load.p50,
+        "p99": load.p99,
+        "max": load.maximum,
+        "experts_touched": load.experts_touched,
+        "imbalance": load.imbalance,
+        "random_floor": load.floor,
+        "rank_imbalance": load.rank_imbalance,
+        "experts": load.experts,
+        "top_k": load.top_k,
+        "experts_per_rank": load.experts / layout.ep,
+        "nodes": nodes_of(layout),
+        "capacity": load.capacity,
+        "dropped": load.dropped,
+        "padding": load.padding,
+        "tiles": [
+            {"tile": tile, "rows": rows, "efficiency": load.mean * load.experts / rows if rows else None}
+            for tile, rows in load.rows.items()
+        ],
+    }
+
+
+def layouts_json(choices: tuple[LayoutChoice, ...]) -> list[dict[str, Any]]:
+    rows = []
+    for choice in choices:
+        row: dict[str, Any] = {
+            "name": choice.name,
+            "parallel": {name: getattr(choice.parallel, name) for name in ("tp", "pp", "dp", "cp", "ep", "etp")},
+            "batch": choice.batch,
+            "reason": choice.reason or None,
+        }
+        if choice.found is not None:
+            found = choice.found
+            row |= {
+                "serial_bound_s": found.pipeline.serial,
+                "overlapped_s": found.pipeline.levels[found.pipeline.level],
+                "communication_s": found.walls.communication,
+                "compute_s": found.walls.compute,
+                "exposed_communication_s": found.pipeline.exposed_communication,
+                "memory_bytes": found.walls.memory,
+                "capacity_bytes": found.walls.capacity,
+                "binding": found.walls.binding,
+                "tokens_per_s": found.step.tokens_per_second,
+                "step_serial_bound_s": float(found.step.bound.serial),
+            }
+        rows.append(row)
+    return rows
+
+
+# ---- the page: a state that fits into an address, and its answer in words --------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MoeState:
+    """Everything the page's controls hold, each field one key of the address.
+
+    `node_limit` and `capacity` are 0 where there is none; `dispatch` is the precision of dispatched tokens; `histogram`
+    holds token counts by expert, parted by commas.
+    """
+
+    hardware: str = DEFAULT_HARDWARE
+    model: str = DEFAULT_MODEL
+    phase: str = "decode"
+    batch: int = 128
+    seq: int = 4096
+    context: int = 4096
+    weights: str = "fp8"
+    activations: str = "fp8"
+    kv: str = "bf16"
+    tp: int = 1
+    pp: int = 1
+    dp: int = 64
+    ep: int = 64
+    etp: int = 1
+    micro_batches: int = 1
+    routing: str = "random"
+    alpha: float = 0.5
+    histogram: str = ""
+    scheme: str = "hierarchical"
+    dispatch: str = "fp8"
+    node_limit: int = 4
+    capacity: float = 0.0
+    replicas: int = 0
+    overlap: str = "stream"
+    recompute: str = "none"
+    launch: str = "graph"
+    ceilings: str = "peak"
+
+    def query(self, **changes: Any) -> dict[str, str]:
+        """The address of this state (with `changes`): only what differs from the defaults, in a fixed order."""
+        values, plain = asdict(self) | changes, asdict(MoeState())
+        return {name: str(values[name]) for name in plain if values[name] != plain[name]}
+
+    def body(self) -> dict[str, Any]:
+        """The same question as a body of `POST /estimates/bound`. Raises InvalidInput for an unreadable histogram."""
+        train = self.phase == "train"
+        communication = self.activations if self.activations in ("bf16", "fp16", "fp32") else "bf16"
+        dispatch: dict[str, Any] = {"scheme": self.scheme}
+        if self.dispatch != communication:
+            dispatch["dtype"] = self.dispatch
+        if self.node_limit and self.scheme != "all_gather":
+            dispatch["node_limit"] = self.node_limit
+        if self.capacity:
+            dispatch["capacity_factor"] = self.capacity
+        if self.replicas:
+            dispatch["replicas"] = self.replicas
+        parallel: dict[str, Any] = {name: getattr(self, name) for name in ("tp", "pp", "dp", "ep", "etp")}
+        if self.pp > 1 or train:
+            parallel["micro_batches"] = self.micro_batches
+        workload: dict[str, Any] = {
+            "phase": self.phase,
+            "batch": self.batch,
+            "seq_len": 1 if self.phase == "decode" else self.seq,
+            "context_len": 0 if train else self.context,
+            "dtypes": {
+                "weights": self.weights,
+                "activations": self.activations,
+                "kv": self.kv,
+                "gradients": "bf16" if self.weights != "fp32" else "fp32",
+                "optimizer": "fp32",
+                "communication": communication,
+            },
+            "parallel": parallel,
+            "launch_mode": self.launch,
+            "routing": self._routing(),
+            "dispatch": dispatch,
+            "overlap": self.overlap,
+        }
+        if train:
+            workload["recompute"] = self.recompute
+        return {"hardware": self.hardware, "model": self.model, "workload": workload, "ceilings": self.ceilings}
+
+    def _routing(self) -> dict[str, Any]:
+        if self.routing == "zipf":
+            return {"kind": "zipf", "alpha": self.alpha}
+        if self.routing == "histogram":
+            return {"kind": "histogram", "tokens_per_expert": read_histogram(self.histogram)}
+        return {"kind": self.routing}
+
+
+FIELDS: tuple[str, ...] = tuple(f.name for f in fields(MoeState))
+"""Keys of the page's address, in the order of the controls."""
+
+FIELD_OF_LOC: Mapping[tuple[str, ...], str] = {
+    ("hardware",): "hardware",
+    ("model",): "model",
+    ("ceilings",): "ceilings",
+    ("histogram",): "histogram",
+    ("workload", "phase"): "phase",
+    ("workload", "batch"): "batch",
+    ("workload", "seq_len"): "seq",
+    ("workload", "context_len"): "context",
+    ("workload", "launch_mode"): "launch",
+    ("workload", "overlap"): "overlap",
+    ("workload", "recompute"): "recompute",
+    ("workload", "dtypes", "weights"): "weights",
+    ("workload", "dtypes", "activations"): "activations",
+    ("workload", "dtypes", "kv"): "kv",
+    ("workload", "parallel", "tp"): "tp",
+    ("workload", "parallel", "pp"): "pp",
+    ("workload", "parallel", "dp"): "dp",
+    ("workload", "parallel", "ep"): "ep",
+    ("workload", "parallel", "etp"): "etp",
+    ("workload", "parallel", "micro_batches"): "micro_batches",
+    ("workload", "routing", "kind"): "routing",
+    ("workload", "routing", "alpha"): "alpha",
+    ("workload", "routing", "tokens_per_expert"): "histogram",
+    ("workload", "dispatch", "scheme"): "scheme",
+    ("workload", "dispatch", "dtype"): "dispatch",
+    ("workload", "dispatch", "node_limit"): "node_limit",
+    ("workload", "dispatch", "capacity_factor"): "capacity",
+    ("workload", "dispatch", "replicas"): "replicas",
+}
+"""Where an error of the API's body belongs among the page's controls."""
+
+
+def read_histogram(text: str) -> list[float]:
+    """Token counts by expert as pasted: parted by commas, blanks or line breaks, brackets around them or not.
+
+    Raises InvalidInput at `histogram`.
+    """
+    plain = text.strip().removeprefix("[").removesuffix("]")
+    parts = [part for part in re.split(r"[\s,;]+", plain) if part]
+    if not parts:
+        raise InvalidInput(("histogram",), "paste one number of tokens for each expert")
+    counts: list[float] = []
+    for place, part in enumerate(parts):
+        if not re.fullmatch(r"\d{1,15}(\.\d{0,6})?", part):
+            raise InvalidInput(
+                ("histogram",), f"entry {place + 1}, {part[:20]!r}, is not a number of tokens: write 0 or more"
+            )
+        counts.append(float(part))
+    return counts
+
+
+def histogram_text(counts: list[float]) -> str:
+    """Counts as an address holds them."""
+    return ",".join(f"{count:.15g}" for count in counts)
+
+
+@dataclass(frozen=True, slots=True)
+class MoeAnswer:
+    """What a state answers: the estimate, its sentences, other layouts, and the frozen question."""
+
+    state: MoeState
+    found: MoeEstimate
+    layouts: tuple[LayoutChoice, ...]
+    headline: str
+    details: tuple[str, ...]
+    request: Mapping[str, Any]
+
+
+def answer(ctx: Context, state: MoeState) -> MoeAnswer:
+    """Evaluate a state of the page. Errors are those of `estimate_moe`."""
+    body = state.body()
+    found = estimate_moe(ctx, MoeRequest.model_validate(body))
+    return MoeAnswer(state, found, layout_choices(found), headline(found), details(found), body)
+
+
+def headline(found: MoeEstimate) -> str:
+    """The answer in one sentence: the expert layers' time, and which wall the layout stands at."""
+    seen, wall = found.pipeline, found.walls
+    layers = _count(seen.layers)
+    first = f"{layers} expert layers take at least {_time(seen.serial)} one stage after another"
+    if wall.binding == "memory" and wall.capacity is not None:
+        over = (wall.memory - wall.capacity) / 2**30
+        return f"{first}, but the step does not fit: {over:.3g} GiB too much on each device."
+    if wall.communication <= 0:
+        return f"{first}, all of it on the device: nothing is exchanged."
+    links, device = f"{_time(wall.communication)} of exchange", f"{_time(wall.compute)} of work on the device"
+    if wall.binding == "communication":
+        return f"{first}, and links decide: {links} against {device}."
+    return f"{first}, and the device decides: {device} against {links}."
+
+
+def details(found: MoeEstimate) -> tuple[str, ...]:
+    """What a reader asks next: what stays exposed, how uneven the load is, how full the tiles are."""
+    seen, load = found.pipeline, found.pipeline.load
+    sentences = []
+    if found.walls.communication > 0:
+        exchanged = sum(stage.time for stage in seen.stages if stage.stage in EXCHANGES)
+        if exchanged > 0:
+            sentences.append(
+                f"At {seen.level} {_time(seen.exposed_communication)} of dispatch and combine stay exposed, "
+                f"{seen.exposed_communication / exchanged:.0%} of them."
+            )
+    extra = sum(stage.imbalance for stage in seen.stages)
+    tail = f", which costs {_time(extra)} a step" if extra > 0 else ""
+    if load.imbalance > 1.0:
+        sentences.append(
+            f"The busiest of {load.experts:,} experts gets {load.imbalance:.3g} times the mean of {load.mean:.3g} "
+            f"tokens (random routing alone gives {load.floor:.3g}), the busiest rank {load.rank_imbalance:.3g} "
+            f"times{tail}."
+        )
+    else:
+        sentences.append(f"Each of {load.experts:,} experts gets {load.mean:.3g} tokens a layer.")
+    if load.capacity is not None:
+        sentences.append(
+            f"Capacity {load.capacity:,.0f} drops {load.dropped:.1%} and leaves {load.padding:.0%} padding."
+        )
+    if found.step.model.num_layers > 0:
+        share = seen.serial / float(found.step.bound.serial) if float(found.step.bound.serial) else 0.0
+        sentences.append(f"That is {share:.0%} of the step's serial bound.")
+    return tuple(sentences)
+
+
+def _time(value: float) -> str:
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if value >= factor * 0.9995:
+            return f"{value / factor:.3g} {unit}" if value < 1000 else f"{value:,.0f} s"
+    return f"{value / 1e-9:.3g} ns"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"

@@ -1,0 +1,281 @@
+"""The memory page: one address, answered as a page, or as the parts that changed when htmx asks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+from pydantic import ValidationError
+
+from app.charts.memory import LABELS, memory_bars, memory_waterfall, stage_bars
+from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
+from app.domain.fit_search import Fit
+from app.domain.precision import PRECISIONS
+from app.services.memory import gives_up, memory_json
+from app.services.memory_page import (
+    PRESETS,
+    RESERVE_FIELDS,
+    MemoryAnswer,
+    MemoryState,
+    answer,
+    applied,
+    cost_words,
+)
+from app.services.what_if import WhatIf, choices
+from app.web import formatting, rendering
+from app.web.deps import Ctx
+from app.web.forms import LabForm, lab_errors
+from app.web.memory_form import RESERVE_CONTROLS, memory_form
+from app.web.routes.explore import (
+    MODEL_INPUTS,
+    SHOWN_FIELDS,
+    conditions_of,
+    lever_context,
+    option_groups,
+    short_label,
+    shown_inputs,
+    sources_table,
+    summary,
+)
+
+router = APIRouter(include_in_schema=False)
+
+LEVER_WORDS = {
+    "dematerialize": "Dematerialise",
+    "compress": "Compress",
+    "pack": "Pack, page, lay out",
+    "recompute": "Recompute",
+    "shard": "Shard, offload",
+    "allocator": "Allocate",
+}
+"""The six memory levers as the page prints them."""
+
+
+@router.get("/memory")
+def memory(request: Request, ctx: Ctx) -> HTMLResponse:
+    form, state = memory_form(request.query_params)
+    found: MemoryAnswer | None = None
+    if not form.errors:
+        try:
+            found = answer(ctx, state)
+        except (ValidationError, InvalidInput, MissingFigure, UnsupportedArchitecture) as error:
+            form = LabForm(form.typed, form.state, lab_errors(error))
+    partial = rendering.wants_fragment(request)
+    context: dict[str, Any] = {
+        "form": form,
+        "lab_page": "/memory",
+        "fields": (*SHOWN_FIELDS, *RESERVE_FIELDS),
+        "reserve_fields": RESERVE_CONTROLS,
+        "model_inputs": MODEL_INPUTS,
+        "inputs": shown_inputs(ctx, form.state),
+        "partial": partial,
+        "answer": found,
+        "title": "Memory" if found is None else f"Memory of {found.estimate.bound.model.name}",
+        "presets": [(name, address(preset)) for name, preset in PRESETS.items()],
+        "summary": "These controls need a correction",
+    }
+    context |= lever_context(ctx, form, lambda lab: address(MemoryState(lab, state.reserve)))
+    if found is not None:
+        context |= result_context(found, str(request.base_url).rstrip("/"))
+    status = 422 if form.errors else 200
+    if partial:
+        template = "explore_problem.html" if form.errors else "memory_result.html"
+        headers = {} if found is None else {"HX-Replace-Url": address(found.state)}
+        return rendering.fragment(request, template, context, status, headers=headers)
+    options = choices(ctx, form.state)
+    context |= {
+        "hardware_options": option_groups(options.hardware),
+        "model_options": option_groups(options.models),
+        "precisions": list(PRECISIONS),
+    }
+    return rendering.page(request, "memory.html", context, status)
+
+
+def address(state: MemoryState) -> str:
+    return rendering.query("/memory", **state.query())
+
+
+def result_context(found: MemoryAnswer, base: str) -> dict[str, Any]:
+    """What the result's template shows: the answer in the API's shape, charts, tables and addresses."""
+    estimate = found.estimate
+    result = memory_json(estimate)
+    bound = estimate.bound
+    room = result["headroom_bytes"]
+    lab: WhatIf = found.state.lab
+    return {
+        "result": result,
+        "charts": charts_of(found, result),
+        "objects": objects_table(result),
+        "levers": levers_table(result),
+        "fit": None if estimate.fit is None else fit_context(found, estimate.fit),
+        "sources": sources_table(result),
+        "summary": summary(lab, bound),
+        "label": short_label(lab, bound),
+        "address": base + address(found.state),
+        "explore_url": rendering.query("/explore", **lab.query()),
+        "curl": curl(base, found.request),
+        "room_note": "not stated" if room is None else "free" if room >= 0 else "too much",
+        "room": None if room is None else abs(room),
+        "least_note": {True: "fits", False: "does not fit", None: ""}[result["least"]["fits"]],
+        "expected_range": " to ".join(
+            str(formatting.quantity(result["expected"][end], "s")) for end in ("low_s", "high_s")
+        ),
+    }
+
+
+def charts_of(found: MemoryAnswer, result: dict[str, Any]) -> dict[str, Any]:
+    """The bar against the capacity, the waterfall of the levers, and the stages of a pipeline."""
+    estimate = found.estimate
+    conditions = conditions_of(estimate.bound)
+    use, rows, capacity = estimate.use, result["levers"], result["capacity_bytes"]
+    fits = {True: "Fits", False: "Does not fit", None: "Capacity unknown"}[use.fits]
+    bars = [("With levers", use.objects)]
+    if rows:
+        bars.insert(0, ("Baseline", estimate.before.objects))
+    charts = {
+        "bars": memory_bars(
+            bars,
+            capacity,
+            title=f"{fits}: {formatting.quantity(use.peak, 'B')} on the fullest device",
+            caption=conditions,
+        )
+    }
+    if rows:
+        saved = estimate.before.peak - use.peak
+        words = "take" if len(rows) > 1 else "takes"
+        charts["levers"] = memory_waterfall(
+            rows,
+            capacity,
+            title=f"{len(rows)} {'levers' if len(rows) > 1 else 'lever'} {words} {formatting.quantity(saved, 'B')} off",
+            caption=conditions,
+        )
+    if len(result["stages"]) > 1:
+        fullest = max(result["stages"], key=lambda stage: stage["peak_bytes"])
+        charts["stages"] = stage_bars(
+            result["stages"],
+            capacity,
+            title=f"Stage {fullest['stage'] + 1} of {found.state.lab.pp} is the fullest: "
+            f"{formatting.quantity(fullest['peak_bytes'], 'B')}",
+            caption=conditions,
+        )
+    return charts
+
+
+def objects_table(result: dict[str, Any]) -> dict[str, Any]:
+    """Objects of the fullest device and their parts, beside what the bound counts."""
+    least = result["least"]["peak_bytes"]
+    rows: list[list[Any]] = []
+    for item in result["objects"]:
+        if item["bytes"] <= 0:
+            continue
+        rows.append([{"text": LABELS[item["object"]]}, item["bytes"], item["bytes"] / result["peak_bytes"], ""])
+        if len(item["parts"]) > 1 or (item["parts"] and item["object"] == "communication"):
+            rows += [
+                [{"text": f"of it {part['part']}"}, part["bytes"], part["bytes"] / result["peak_bytes"], ""]
+                for part in item["parts"]
+            ]
+    rows.append([{"text": "Peak"}, result["peak_bytes"], 1.0, "the sum of the objects"])
+    rows.append([{"text": "Least"}, least, least / result["peak_bytes"], "without buffers and reserve: the bound's"])
+    if result["capacity_bytes"] is not None:
+        capacity = result["capacity_bytes"]
+        rows.append([{"text": "Capacity"}, capacity, capacity / result["peak_bytes"], "of the device"])
+    return {
+        "columns": [
+            {"label": "Object", "head": True},
+            {"label": "Size", "unit": "B"},
+            {"label": "Of the peak", "unit": "ratio"},
+            {"label": "Note", "wrap": True},
+        ],
+        "rows": rows,
+    }
+
+
+def levers_table(result: dict[str, Any]) -> dict[str, Any]:
+    """What each lever saves in bytes, and what it costs in work, traffic and time."""
+    return {
+        "columns": [
+            {"label": "Lever", "head": True},
+            {"label": "Kind"},
+            {"label": "Saves", "unit": "B"},
+            {"label": "Peak after", "unit": "B"},
+            {"label": "Costs FLOP", "unit": "FLOP"},
+            {"label": "Costs HBM", "unit": "B", "decimal": True},
+            {"label": "Costs link", "unit": "B", "decimal": True},
+            {"label": "Costs bound", "unit": "s", "title": "Change of the overlapped bound"},
+            {"label": "Costs expected", "unit": "s", "title": "Change of the expected time"},
+        ],
+        "rows": [
+            [
+                {"text": row["title"], "title": row["notes"]},
+                LEVER_WORDS.get(row["memory_lever"] or "", "None of the six"),
+                row["saves_bytes"],
+                row["after_bytes"],
+                row["costs"]["flop"],
+                row["costs"]["hbm_bytes"],
+                row["costs"]["net_bytes"],
+                row["costs"]["time_s"],
+                row["costs"]["expected_time_s"],
+            ]
+            for row in result["levers"]
+        ],
+    }
+
+
+def fit_context(found: MemoryAnswer, fit: Fit) -> dict[str, Any]:
+    """The search for the page: proposals with their tables and links, and what else was tried."""
+    proposals = []
+    for proposal in fit.proposals:
+        peak, time = fit.start_peak, fit.start_time
+        rows = []
+        for step in proposal.steps:
+            rows.append([{"text": step.move.label}, peak - step.peak, step.peak, step.time - time, gives_up(step.move)])
+            peak, time = step.peak, step.time
+        proposals.append(
+            {
+                "title": "Same numbers" if proposal.exact else "With narrower formats",
+                "words": cost_words(proposal.time, fit.start_time),
+                "peak": proposal.peak,
+                "url": address(applied(found.state, proposal)),
+                "columns": [
+                    {"label": "Move", "head": True},
+                    {"label": "Saves", "unit": "B"},
+                    {"label": "Peak after", "unit": "B"},
+                    {"label": "Costs expected", "unit": "s"},
+                    {"label": "Gives up", "wrap": True},
+                ],
+                "rows": rows,
+            }
+        )
+    made = [item for item in fit.tried if item.peak is not None]
+    return {
+        "proposals": proposals,
+        "fits_already": fit.fits_already,
+        "closest": fit.closest,
+        "looked_at": fit.looked_at,
+        "tried": {
+            "columns": [
+                {"label": "Move by itself", "head": True},
+                {"label": "Peak", "unit": "B"},
+                {"label": "Over capacity", "unit": "B"},
+                {"label": "Costs expected", "unit": "s"},
+            ],
+            "rows": [
+                [
+                    {"text": item.label},
+                    item.peak,
+                    item.peak - fit.capacity if item.peak is not None else None,
+                    None if item.time is None else item.time - fit.start_time,
+                ]
+                for item in made
+            ],
+        },
+        "refused": [item for item in fit.tried if item.peak is None],
+    }
+
+
+def curl(base: str, body: Any) -> str:
+    """The same question to the API, as a command to paste."""
+    text = json.dumps(body, separators=(",", ":")).replace("'", "'\\''")
+    return f"curl -sS {base}/api/v1/estimates/memory -H 'content-type: application/json' -d '{text}'"
