@@ -468,6 +468,22 @@
     if (event.target.matches("form[data-drop] .drop-input")) showFiles(event.target.form);
   });
 
+  // ---- tabs: an answer that replaces them brings the first one chosen ----
+
+  var chosenTabs = {}; // name of a set of tabs -> value of the chosen one
+
+  document.addEventListener("change", function (event) {
+    if (event.target.matches(".tab-radio")) chosenTabs[event.target.name] = event.target.value;
+  });
+
+  function keepTabs() {
+    all(".tab-radio").forEach(function (tab) {
+      if (chosenTabs[tab.name] === tab.value) tab.checked = true;
+    });
+  }
+
+  document.addEventListener("htmx:before:settle", keepTabs); // in place, nothing painted yet
+
   document.addEventListener("submit", function (event) {
     if (!event.target.matches("form[data-drop]")) return;
     event.preventDefault();
