@@ -1,0 +1,77 @@
+"""Which pages the browser tests look at, and the file that they upload."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the pages show: addresses of a run and of a comparison with a link."""
+
+    run: str
+    comparison: str
+    shared: str
+
+
+FIXED = {
+    "landing": "/",
+    "lab": "/explore",
+    "runs": "/runs",
+    "comparisons": "/comparisons",
+    "builder": "/comparisons/new",
+    "hardware": "/hardware",
+    "profile": "/hardware/nvidia-h100-sxm",
+    "models": "/models",
+    "model": "/models/llama-3.1-8b",
+    "import": "/models/new",
+    "search": "/search?q=llama",
+    "api": "/api/docs",
+    "missing": "/nothing-here",
+}
+NAMES = (*FIXED, "run", "comparison", "shared")
+
+
+def address(name: str, stored: Stored) -> str:
+    """The path of a page by its name here."""
+    return FIXED.get(name) or str(getattr(stored, name))
+
+
+def vllm_result(**changes: object) -> bytes:
+    """A result as `vllm bench serve` saves it, made up here: 200 requests of 1,000 + 200 tokens, in 40 seconds."""
+    return json.dumps(
+        {
+            "date": "20261120-101500",
+            "endpoint_type": "vllm",
+            "backend": "vllm",
+            "label": None,
+            "model_id": "meta-llama/Llama-3.1-8B-Instruct",
+            "tokenizer_id": "meta-llama/Llama-3.1-8B-Instruct",
+            "num_prompts": 200,
+            "request_rate": "inf",
+            "burstiness": 1.0,
+            "max_concurrency": 32,
+            "duration": 40.0,
+            "completed": 200,
+            "failed": 0,
+            "total_input_tokens": 200_000,
+            "total_output_tokens": 40_000,
+            "request_throughput": 5.0,
+            "output_throughput": 1_000.0,
+            "total_token_throughput": 6_000.0,
+            "mean_ttft_ms": 310.0,
+            "median_ttft_ms": 290.0,
+            "std_ttft_ms": 55.0,
+            "p99_ttft_ms": 640.0,
+            "mean_tpot_ms": 21.0,
+            "median_tpot_ms": 20.6,
+            "std_tpot_ms": 1.2,
+            "p99_tpot_ms": 27.5,
+            "mean_itl_ms": 21.0,
+            "median_itl_ms": 19.8,
+            "std_itl_ms": 6.0,
+            "p99_itl_ms": 61.0,
+            **changes,
+        }
+    ).encode()
