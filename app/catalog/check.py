@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from app.catalog.hardware_codec import hardware_figures
-from app.catalog.loader import CatalogError, catalog_errors, load_catalog
+from app.catalog.loader import Catalog, CatalogError, catalog_errors, load_catalog
 from app.domain.errors import UnsupportedArchitecture
+from app.domain.levers.registry import LEVERS
 from app.domain.parameters import count_parameters
 
 COUNT_TOLERANCE = 1e-3
@@ -22,6 +24,7 @@ def lint_catalog(folder: Path | None = None) -> list[CatalogError]:
     if errors:
         return errors
     catalog = load_catalog(folder)
+    errors += list(_levers(catalog))
     for profile in catalog.hardware.values():
         for name in hardware_figures(profile):
             if not profile.sources_of(name):
@@ -40,6 +43,28 @@ def lint_catalog(folder: Path | None = None) -> list[CatalogError]:
     return errors
 
 
+def _levers(catalog: Catalog) -> Iterator[CatalogError]:
+    """Techniques and levers that do not agree: each technique is a lever or says why it is none."""
+    for technique in catalog.techniques.values():
+        file = f"techniques/{technique.id}.json"
+        lever = LEVERS.get(technique.id)
+        if lever is None:
+            if technique.no_lever is None:
+                yield CatalogError(file, "is missing: no lever has this id, so say why", "no_lever")
+            continue
+        if technique.no_lever is not None:
+            yield CatalogError(file, "must be left out: there is a lever of this id", "no_lever")
+        if technique.book_as != lever.book_as:
+            yield CatalogError(file, f"is {technique.book_as}, but the lever books as {lever.book_as}", "book_as")
+        if technique.memory_lever != lever.memory_lever:
+            reason = f"is {technique.memory_lever}, but the lever's is {lever.memory_lever}"
+            yield CatalogError(file, reason, "memory_lever")
+    if catalog.techniques:
+        for id_ in LEVERS:
+            if id_ not in catalog.techniques:
+                yield CatalogError(f"techniques/{id_}.json", "is missing: there is a lever of this id")
+
+
 def main(arguments: list[str]) -> int:
     """Print every error; 0 when there is none."""
     folder = Path(arguments[0]) if arguments else None
@@ -49,7 +74,8 @@ def main(arguments: list[str]) -> int:
     if errors:
         return 1
     catalog = load_catalog(folder)
-    sys.stdout.write(f"{len(catalog.hardware)} hardware profiles and {len(catalog.models)} models, all valid\n")
+    hardware, models, techniques = len(catalog.hardware), len(catalog.models), len(catalog.techniques)
+    sys.stdout.write(f"{hardware} hardware profiles, {models} models and {techniques} techniques, all valid\n")
     return 0
 
 

@@ -15,11 +15,13 @@ from typing import Any
 from app.catalog.hardware_codec import hardware_from_json
 from app.catalog.model_codec import model_from_json
 from app.catalog.names import AmbiguousName, Guess, NameIndex, UnknownName, guess_device, guess_model_name, normal
+from app.catalog.technique_codec import technique_from_json
 from app.domain.errors import InvalidInput
 from app.domain.hardware import HardwareProfile
 from app.domain.model import ModelSpec
+from app.domain.technique import Technique
 
-HARDWARE, MODELS = "hardware", "models"
+HARDWARE, MODELS, TECHNIQUES = "hardware", "models", "techniques"
 
 __all__ = ["AmbiguousName", "Catalog", "CatalogError", "Guess", "UnknownName", "catalog_errors", "load_catalog"]
 
@@ -36,10 +38,11 @@ class CatalogError(Exception):
 
 @dataclass(frozen=True)
 class Catalog:
-    """The shipped hardware profiles and models by id, with look-ups by name."""
+    """The shipped hardware profiles, models and techniques by id, with look-ups by name."""
 
     hardware: Mapping[str, HardwareProfile]
     models: Mapping[str, ModelSpec]
+    techniques: Mapping[str, Technique]
     _devices: NameIndex = field(repr=False, compare=False)
     _models: NameIndex = field(repr=False, compare=False)
 
@@ -67,7 +70,7 @@ class Catalog:
 
 
 def load_catalog(folder: Path | None = None) -> Catalog:
-    """The catalogue of a folder with `hardware` and `models`; without one the shipped catalogue, read once.
+    """The catalogue of a folder with `hardware`, `models` and perhaps `techniques`; without one the shipped one.
 
     Raises CatalogError for the first broken entry.
     """
@@ -76,8 +79,7 @@ def load_catalog(folder: Path | None = None) -> Catalog:
 
 def catalog_errors(folder: Path | None = None) -> list[CatalogError]:
     """Every broken entry, for `catalog-lint`: reading goes on after an error."""
-    _, _, errors = _read(_shipped_folder() if folder is None else folder)
-    return errors
+    return _read(_shipped_folder() if folder is None else folder)[-1]
 
 
 @cache
@@ -90,12 +92,13 @@ def _shipped_folder() -> Traversable:
 
 
 def _load(folder: Traversable) -> Catalog:
-    hardware, models, errors = _read(folder)
+    hardware, models, techniques, errors = _read(folder)
     if errors:
         raise errors[0]
     return Catalog(
         MappingProxyType(hardware),
         MappingProxyType(models),
+        MappingProxyType(techniques),
         NameIndex("hardware profile", {p.id: (p.name, *p.aliases) for p in hardware.values()}),
         NameIndex("model", {m.id: _model_names(m) for m in models.values()}),
     )
@@ -105,7 +108,9 @@ def _model_names(model: ModelSpec) -> tuple[str, ...]:
     return (model.name, *((model.hf_id,) if model.hf_id else ()), *model.aliases)
 
 
-def _read(folder: Traversable) -> tuple[dict[str, HardwareProfile], dict[str, ModelSpec], list[CatalogError]]:
+def _read(
+    folder: Traversable,
+) -> tuple[dict[str, HardwareProfile], dict[str, ModelSpec], dict[str, Technique], list[CatalogError]]:
     errors: list[CatalogError] = []
     hardware: dict[str, HardwareProfile] = {}
     models: dict[str, ModelSpec] = {}
@@ -127,7 +132,16 @@ def _read(folder: Traversable) -> tuple[dict[str, HardwareProfile], dict[str, Mo
         models[parsed.model.id] = parsed.model
     errors += _clashes(HARDWARE, {p.id: p.aliases for p in hardware.values()})
     errors += _clashes(MODELS, {m.id: m.aliases for m in models.values()})
-    return hardware, models, errors
+    techniques: dict[str, Technique] = {}
+    if (folder / TECHNIQUES).is_dir():
+        for file, data in _entries(folder, TECHNIQUES, errors):
+            try:
+                technique = technique_from_json(data)
+            except InvalidInput as error:
+                errors.append(_broken(file, error))
+            else:
+                techniques[technique.id] = technique
+    return hardware, models, techniques, errors
 
 
 def _clashes(kind: str, aliases: Mapping[str, tuple[str, ...]]) -> Iterator[CatalogError]:

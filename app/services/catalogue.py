@@ -109,7 +109,7 @@ def list_hardware(
         if (vendor is None or entry.profile.vendor.casefold() == vendor.strip().casefold())
         and hardware_matches(entry.profile, text)
     ]
-    return _page(found, limit, cursor)
+    return page_of(found, limit, cursor)
 
 
 def all_hardware(ctx: Context) -> list[HardwareEntry]:
@@ -218,7 +218,7 @@ def _hardware_entry(row: StoredHardware) -> HardwareEntry:
 
 def hardware_matches(profile: HardwareProfile, text: str | None) -> bool:
     """Whether every word of `text` begins one in a name, an alias, the vendor or the architecture."""
-    return _matches(text, _hardware_names(profile))
+    return words_match(text, _hardware_names(profile))
 
 
 def _hardware_names(profile: HardwareProfile) -> tuple[str, ...]:
@@ -246,7 +246,7 @@ def list_models(
         for entry in all_models(ctx)
         if (kind is None or entry.model.kind == kind) and model_matches(entry.model, text)
     ]
-    return _page(found, limit, cursor)
+    return page_of(found, limit, cursor)
 
 
 def all_models(ctx: Context) -> list[ModelEntry]:
@@ -406,7 +406,7 @@ def _model_entry(row: StoredModel) -> ModelEntry:
 
 def model_matches(model: ModelSpec, text: str | None) -> bool:
     """Whether every word of `text` begins one in a name, an alias, the family, the repository name or the kind."""
-    return _matches(text, _model_names(model))
+    return words_match(text, _model_names(model))
 
 
 def _model_names(model: ModelSpec) -> tuple[str, ...]:
@@ -423,7 +423,7 @@ def list_workloads(
     """Saved workloads by name. Raises InvalidQuery."""
     with ctx.storage.read() as session:
         rows = stored_workloads.list_all(session=session)
-    return _page(sorted((row for row in rows if _matches(text, (row.name,))), key=_by_name), limit, cursor)
+    return page_of(sorted((row for row in rows if words_match(text, (row.name,))), key=_by_name), limit, cursor)
 
 
 def get_workload(ctx: Context, id_: str) -> StoredWorkload:
@@ -549,7 +549,7 @@ def _refuse_taken(id_: str, resolve: Callable[[str], Any]) -> None:
     raise Conflict(f"{id_!r} already means {shipped.name}: give another name or an id")
 
 
-def _matches(text: str | None, names: tuple[str, ...]) -> bool:
+def words_match(text: str | None, names: tuple[str, ...]) -> bool:
     """Whether each word of `text` begins one of some name, or several written as one (h100sxm, llama3.1)."""
     if not text or not text.strip():
         return True
@@ -573,7 +573,7 @@ def _by_name(entry: _Named) -> tuple[str, str]:
     return entry.name.casefold(), entry.id
 
 
-def _page(entries: Sequence[N] | Iterable[N], limit: int, cursor: str | None) -> Page[N]:
+def page_of(entries: Sequence[N] | Iterable[N], limit: int, cursor: str | None) -> Page[N]:
     """The entries (sorted by `_by_name`) after the one that the cursor names."""
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidQuery("limit", f"must be from 1 to {MAX_PAGE}, not {limit}")

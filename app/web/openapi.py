@@ -23,6 +23,7 @@ TAGS: Final = (
     {"name": "hardware", "description": "Hardware profiles, shipped ones and a team's own."},
     {"name": "models", "description": "Model architectures, shipped ones and a team's own."},
     {"name": "workloads", "description": "Saved workloads."},
+    {"name": "techniques", "description": "What techniques save, at what price, and which an estimate can apply."},
     {"name": "runs", "description": "Uploaded benchmark results, measured against their bounds."},
     {"name": "comparisons", "description": "Frozen comparisons of runs and estimates, and links to them."},
     {"name": "formats", "description": "What uploads may look like."},

@@ -82,6 +82,7 @@ _RESOURCE_ALIASES: Final = {
     "scale_out": "link-far",
     "link_far": "link-far",
     "pcie": "link-far",
+    "host": "link-far",
     "memory": "hbm",
 }
 

@@ -479,3 +479,57 @@ class Format(Answer):
 
 class FormatList(Listing):
     items: list[Format]
+
+
+# ---- techniques -----------------------------------------------------------------------------------------------------
+
+
+class LeverParam(Answer):
+    name: str
+    default: float
+    least: float
+    most: float
+    meaning: str
+    whole: bool
+
+
+class PublishedGain(Answer):
+    figure: str
+    conditions: str
+    source: str
+    url: str | None
+    read: str
+
+
+class TechniqueReference(Answer):
+    title: str
+    url: str | None
+
+
+class TechniqueAnswer(Answer):
+    id: str
+    name: str
+    family: str
+    summary: str
+    saves: list[str]
+    memory_lever: str | None
+    phases: list[str]
+    architectures: list[str]
+    gpu_generations: list[str]
+    book_as: Literal["kernel", "communication", "runtime", "algorithmic"]
+    hurts: str | None
+    gains: list[PublishedGain]
+    references: list[TechniqueReference]
+    lever: Annotated[bool, Field(description="Whether `levers` of an estimate takes it.")]
+    params: list[LeverParam]
+    model: Annotated[str | None, Field(description="How an estimate models it, with the formula.")]
+    ideal: Annotated[
+        bool | None, Field(description="True where the bound has it already, so that a ledger starts without it.")
+    ]
+    excludes: list[str]
+    members: list[str]
+    no_lever: Annotated[str | None, Field(description="Why an estimate cannot apply it.")]
+
+
+class TechniqueList(Listing):
+    items: list[TechniqueAnswer]

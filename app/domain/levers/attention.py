@@ -10,7 +10,7 @@ from app.domain.blocks.context import StepContext
 from app.domain.cost import Op
 from app.domain.errors import InvalidInput
 from app.domain.inputs import visual_tokens
-from app.domain.levers.base import Edit, Lever, MemoryLever, Param, Params, RowEdit, Scenario
+from app.domain.levers.base import Edit, Lever, Param, Params, RowEdit, Scenario
 from app.domain.levers.conditions import (
     Objection,
     first_of,
@@ -36,6 +36,7 @@ from app.domain.levers.edits import (
 from app.domain.mixer_parameters import kv_heads_of_rank
 from app.domain.model import Attention, LatentAttention, LayerGroup, Mixer
 from app.domain.precision import PRECISIONS
+from app.domain.technique import MemoryLever
 from app.domain.workload import Workload
 
 KERNELS = ("fa2", "fa3", "fa4")

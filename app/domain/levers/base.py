@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from app.domain.blocks.context import StepContext
 from app.domain.cost import CostTable, Op
@@ -19,10 +19,9 @@ from app.domain.errors import DomainError, InvalidInput
 from app.domain.memory import MemoryEdit
 from app.domain.model import ModelSpec
 from app.domain.step import StepRows, step_rows
+from app.domain.technique import Book, MemoryLever
 from app.domain.workload import Workload
 
-Book: TypeAlias = Literal["kernel", "communication", "runtime", "algorithmic"]
-MemoryLever: TypeAlias = Literal["dematerialize", "compress", "pack", "recompute", "shard", "allocator"]
 Params: TypeAlias = Mapping[str, float]
 RowEdit: TypeAlias = Callable[[list[Op], StepContext], list[Op]]
 """Rows of a step to other rows. Backward rows are there already: a row's `base` name is its forward name."""

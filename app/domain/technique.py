@@ -1,0 +1,55 @@
+"""An optimisation technique as the library describes it: what it saves, where, at what price, and who measured it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Book: TypeAlias = Literal["kernel", "communication", "runtime", "algorithmic"]
+MemoryLever: TypeAlias = Literal["dematerialize", "compress", "pack", "recompute", "shard", "allocator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A published figure with the conditions it holds under. `read` says how its source was read.
+
+    Gains of two techniques never multiply: an estimate changes the term that each of them touches.
+    """
+
+    figure: str
+    conditions: str
+    source: str
+    read: str
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Where a technique is described."""
+
+    title: str
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Technique:
+    """A technique of the library.
+
+    `saves` are the costs it lowers (flops, hbm, net, launches, sync, imbalance, capacity), `hurts` when it costs more
+    than it gains. `no_lever` says why it cannot be applied to an estimate, where it cannot.
+    """
+
+    id: str
+    name: str
+    family: str
+    summary: str
+    saves: tuple[str, ...]
+    phases: tuple[str, ...]
+    architectures: tuple[str, ...]
+    gpu_generations: tuple[str, ...]
+    book_as: Book
+    memory_lever: MemoryLever | None = None
+    hurts: str | None = None
+    gains: tuple[Gain, ...] = ()
+    references: tuple[Reference, ...] = ()
+    no_lever: str | None = None
