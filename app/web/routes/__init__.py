@@ -10,6 +10,7 @@ from app.web.routes.api_docs import router as api_docs_router
 from app.web.routes.api_estimates import router as api_estimates_router
 from app.web.routes.api_moe import router as api_moe_router
 from app.web.routes.api_runs import router as api_runs_router
+from app.web.routes.api_techniques import router as api_techniques_router
 from app.web.routes.comparisons import router as comparisons_router
 from app.web.routes.explore import router as explore_router
 from app.web.routes.hardware import router as hardware_router
@@ -36,6 +37,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     api_estimates_router,
     api_moe_router,
     api_catalog_router,
+    api_techniques_router,
     api_runs_router,
     comparisons_router,
     shares_router,
