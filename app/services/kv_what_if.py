@@ -43,6 +43,9 @@ MOST_LINES = 6
 MOST_DISTINCT = 400
 """Distinct lengths that an address carries; longer lists are put into groups."""
 
+MOST_REPEATED = 1000
+"""Most lengths that a body repeats one by one for people to copy."""
+
 PAGE_SIZES: tuple[int, ...] = tuple(2**power for power in range(11))
 
 
@@ -89,7 +92,10 @@ class KvState:
         return {name: str(values[name]) for name in plain if values[name] != plain[name]}
 
     def body(self, lengths: Lengths) -> dict[str, Any]:
-        """The same question as a body of `POST /estimates/kv`, with the lengths one by one where they differ."""
+        """The same question as a body of `POST /estimates/kv`, with the lengths one by one where they differ.
+
+        Beyond a thousand sequences the mean stands for them.
+        """
         body: dict[str, Any] = {
             "hardware": self.hardware,
             "model": self.model,
@@ -106,8 +112,8 @@ class KvState:
             body["reserved_len"] = self.longest
         if lengths.values.size == 1:
             return body | {"batch": int(lengths.counts[0]), "context_len": int(lengths.values[0])}
-        if lengths.sequences > MAX_SEQUENCES:
-            return body | {"batch": self.batch, "context_len": round(lengths.mean)}
+        if lengths.sequences > MOST_REPEATED:
+            return body | {"batch": max(round(lengths.sequences), 1), "context_len": round(lengths.mean)}
         listed = np.repeat(lengths.values, lengths.counts.astype(np.int64))
         return body | {"sequences": [int(length) for length in listed]}
 
@@ -241,19 +247,16 @@ def read_lengths(text: str) -> Lengths:
         if count < 1:
             raise InvalidInput(("lengths",), f"number {place + 1:,} must stand for at least one sequence, not {count}")
         total += count
-        if total > MOST_LISTED:
+        if total > MAX_SEQUENCES:
             raise InvalidInput(
                 ("lengths",),
-                f"more than {MOST_LISTED:,} lengths: give a sample of them, or mean and 95th percentile as lognormal",
+                f"more than {MAX_SEQUENCES:,} lengths: give a sample of them, or mean and 95th percentile as lognormal",
             )
         values.append(float(value))
         counts.append(float(count))
     if not values:
         raise InvalidInput(("lengths",), "no lengths: paste whole numbers of tokens, such as 512, 1024x3")
     return Lengths.of(values, counts)
-
-
-MOST_LISTED = 100_000
 
 
 def _whole(text: str) -> int | None:
@@ -312,7 +315,7 @@ def state_of_run(ctx: Context, run_id: str, given: Mapping[str, str]) -> dict[st
     try:
         view = get_view(ctx, run_id)
     except NotFound:
-        return {}
+        return {"dist": "run"}
     told = view.run.parsed.workload
     found: dict[str, str] = {"dist": "run"}
     if view.hardware is not None:
@@ -414,6 +417,9 @@ def details(estimate: KvEstimate, step: BoundEstimate, crossover: int | None) ->
         said.append(
             f"The cache outweighs the weights from {crossover:,} tokens a sequence at this batch: this is {where} it."
         )
+    stated, furthest = estimate.model.max_position, estimate.max_context
+    if stated and furthest is not None and np.isfinite(furthest) and furthest > stated:
+        said.append(f"The model itself states contexts up to {stated:,} tokens.")
     if estimate.copies > 1.0001:
         said.append(f"Tensor parallelism keeps each cached byte {estimate.copies:.3g} times.")
     whole = estimate.whole

@@ -205,7 +205,7 @@ def limited_class(method: str, path: str) -> str | None:
     """Which allowance a request draws on: uploads, estimates, share_lookups, or none."""
     if method == "POST" and path in UPLOAD_PATHS:
         return "uploads"
-    if path == "/explore" or path.startswith(("/api/v1/estimates/", "/explore/")):
+    if path in ("/explore", "/kv") or path.startswith(("/api/v1/estimates/", "/explore/", "/kv/")):
         return "estimates"
     if path.startswith(("/s/", "/api/v1/shares/")):
         return "share_lookups"
