@@ -15,6 +15,7 @@ from app.web.routes.comparisons import router as comparisons_router
 from app.web.routes.explore import router as explore_router
 from app.web.routes.hardware import router as hardware_router
 from app.web.routes.home import router as home_router
+from app.web.routes.kv import router as kv_router
 from app.web.routes.memory import router as memory_router
 from app.web.routes.model_import import router as model_import_router
 from app.web.routes.models import router as models_router
@@ -26,6 +27,7 @@ from app.web.routes.shares import router as shares_router
 ROUTERS: tuple[APIRouter, ...] = (
     home_router,
     explore_router,
+    kv_router,
     memory_router,
     runs_router,
     hardware_router,
