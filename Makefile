@@ -13,7 +13,7 @@ COMPILE := .lock-venv/bin/uv pip compile --quiet --no-config --universal --gener
 	--python-version 3.11 --custom-compile-command "make lock" $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev assets serve test lint format types imports unit bench lock clean
+.PHONY: help setup setup-dev assets serve test lint format types imports unit bench calibrate fidelity lock clean
 
 help:
 	@echo "make serve    set up whatever is missing, then serve on 127.0.0.1:8000"
@@ -23,6 +23,7 @@ help:
 	@echo "make lint     ruff check and ruff format --check      make format   apply both"
 	@echo "make types    mypy                                    make imports  import contract"
 	@echo "make unit     pytest alone; ARGS='-k name' to narrow  make bench    benchmarks alone"
+	@echo "make calibrate  fit forecasts to the carried measurements       make fidelity  record how they hold"
 	@echo "make lock     write the lock files anew (UPGRADE=--upgrade for newer versions)"
 	@echo "make clean    remove what set-up made; data/ is kept"
 
@@ -83,6 +84,14 @@ unit: setup-dev
 
 bench: setup-dev
 	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only $(ARGS)
+
+# ---- forecasts ----
+
+calibrate: setup
+	$(BIN)/python tools/calibrate.py $(ARGS)
+
+fidelity: setup
+	$(BIN)/python tools/fidelity.py $(ARGS)
 
 # ---- maintenance ----
 

@@ -13,6 +13,7 @@ from app.web.routes.api_runs import router as api_runs_router
 from app.web.routes.api_techniques import router as api_techniques_router
 from app.web.routes.comparisons import router as comparisons_router
 from app.web.routes.explore import router as explore_router
+from app.web.routes.fidelity import router as fidelity_router
 from app.web.routes.hardware import router as hardware_router
 from app.web.routes.home import router as home_router
 from app.web.routes.kv import router as kv_router
@@ -33,6 +34,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     hardware_router,
     model_import_router,  # before models_router: /models/new is no model's id
     models_router,
+    fidelity_router,
     search_router,
     service_router,
     api_docs_router,
