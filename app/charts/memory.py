@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -87,14 +88,13 @@ def memory_bar(memory: MemoryUse, *, title: str, caption: str = "") -> ChartSpec
         data=tuple(traces),
         layout={
             "barmode": "stack",
-            "height": 190,
+            "height": 140,
             "margin": {"l": 16, "r": 24, "t": 28, "b": 44},
             "xaxis": {"title": {"text": "GiB on one device"}, "range": [0, right * 1.03]},
             "yaxis": {"visible": False},
             "shapes": shapes,
             "annotations": annotations,
-            "showlegend": True,
-            "legend": {"orientation": "h", "x": 0, "y": -0.5, "yanchor": "top"},
+            "showlegend": False,
         },
         table={
             "columns": [
@@ -104,8 +104,18 @@ def memory_bar(memory: MemoryUse, *, title: str, caption: str = "") -> ChartSpec
             ],
             "rows": rows,
         },
-        meta={"title": title, "caption": caption},
+        meta={"title": title, "caption": caption, "legend": object_legend([name for name, _ in shown])},
     )
+
+
+def object_legend(shown: Sequence[str]) -> list[dict[str, str]]:
+    """What the colours of a memory chart mean, as a legend below it."""
+    return [{"label": LABELS[name], "color": _css(_SHADES[name])} for name in shown]
+
+
+def _css(shade: str) -> str:
+    color, _, share = shade.partition(" / ")
+    return f"color-mix(in srgb, {color} {share}, transparent)" if share else color
 
 
 def memory_bars(
@@ -136,20 +146,19 @@ def memory_bars(
         data=tuple(traces),
         layout={
             "barmode": "stack",
-            "height": 150 + 40 * len(bars),
-            "margin": {"l": 16 if len(bars) == 1 else 96, "r": 24, "t": 28, "b": 44},
+            "height": 100 + 40 * len(bars),
+            "margin": {"l": 16 if len(bars) == 1 else 88, "r": 24, "t": 28, "b": 44},
             "xaxis": {"title": {"text": "GiB on one device"}, "range": [0, right * 1.03]},
             "yaxis": {"visible": len(bars) > 1, "autorange": "reversed", "automargin": True},
             "shapes": [] if capacity is None else [_capacity_line("x", capacity)],
             "annotations": [] if capacity is None else [_capacity_words(capacity, peaks[-1])],
-            "showlegend": True,
-            "legend": {"orientation": "h", "x": 0, "y": -0.35, "yanchor": "top"},
+            "showlegend": False,
         },
         table={
             "columns": [{"label": "Object"}, *({"label": name, "unit": "B"} for name, _ in bars)],
             "rows": rows,
         },
-        meta={"title": title, "caption": caption},
+        meta={"title": title, "caption": caption, "legend": object_legend(shown)},
     )
 
 
@@ -162,7 +171,7 @@ def memory_waterfall(
     """
     steps = [(row["before_bytes"], row["after_bytes"]) for row in rows]
     first, last = steps[0][0], steps[-1][1]
-    names = ["Baseline", *(label(row["title"]) for row in rows), "With all levers"]
+    names = ["Baseline", *(_wrapped(row["title"]) for row in rows), "With all levers"]
     longest = max([first, capacity or 0.0, *(after for _, after in steps)]) / GIB
     traces: list[dict[str, Any]] = [
         {
@@ -193,9 +202,9 @@ def memory_waterfall(
         data=tuple(traces),
         layout={
             "barmode": "overlay",
-            "height": 90 + 34 * len(names),
-            "margin": {"l": 180, "r": 24, "t": 28, "b": 44},
-            "xaxis": {"title": {"text": "GiB on the fullest device"}, "range": [0, longest * 1.2]},
+            "height": 90 + 44 * len(names),
+            "margin": {"l": 120, "r": 24, "t": 28, "b": 44},
+            "xaxis": {"title": {"text": "GiB on the fullest device"}, "range": [0, longest * 1.2], "nticks": 5},
             "yaxis": {"autorange": "reversed", "categoryorder": "array", "categoryarray": names, "automargin": True},
             "shapes": [] if capacity is None else [_capacity_line("x", capacity)],
             "annotations": [] if capacity is None else [_capacity_words(capacity, last)],
@@ -258,8 +267,7 @@ def stage_bars(
                     "font": {"size": 12, "color": "var(--chart-text)"},
                 }
             ],
-            "showlegend": True,
-            "legend": {"orientation": "h", "x": 0, "y": -0.25, "yanchor": "top"},
+            "showlegend": False,
         },
         table={
             "columns": [
@@ -280,7 +288,7 @@ def stage_bars(
                 for stage, objects in zip(stages, held, strict=True)
             ],
         },
-        meta={"title": title, "caption": caption},
+        meta={"title": title, "caption": caption, "legend": object_legend(shown)},
     )
 
 
@@ -309,6 +317,11 @@ def _capacity_words(capacity: float, peak: float) -> dict[str, Any]:
         "text": f"{_gib(capacity)}, {_gib(abs(room))} {'free' if room >= 0 else 'too much'}",
         "font": {"size": 12, "color": "var(--chart-text)"},
     }
+
+
+def _wrapped(title: str, width: int = 18) -> str:
+    """A long title on several lines, so that it leaves room for the bars of a narrow screen."""
+    return "<br>".join(label(line) for line in textwrap.wrap(title, width))
 
 
 def _saved(saved: float) -> str:

@@ -434,6 +434,7 @@
     figure.layout.height = EXPORT_SIZE.height;
     figure.layout.margin = merge(figure.layout.margin, { t: 116, l: 80, r: 40, b: 60 });
     figure.layout.legend = merge(figure.layout.legend, { x: 1, xanchor: "right", y: 1.01, yanchor: "bottom" });
+    if (entry.spec.meta && entry.spec.meta.legend) figure.layout.showlegend = true;
     figure.layout.title = {
       text: escape(head) + (caption ? "<br><sub>" + escape(words(caption)) + "</sub>" : ""),
       x: 0.02, xanchor: "left", y: 0.97, yanchor: "top", font: { size: 18, color: token("--ink", true) },

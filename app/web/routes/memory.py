@@ -197,7 +197,6 @@ def levers_table(result: dict[str, Any]) -> dict[str, Any]:
     return {
         "columns": [
             {"label": "Lever", "head": True},
-            {"label": "Kind"},
             {"label": "Saves", "unit": "B"},
             {"label": "Peak after", "unit": "B"},
             {"label": "Costs FLOP", "unit": "FLOP"},
@@ -208,8 +207,11 @@ def levers_table(result: dict[str, Any]) -> dict[str, Any]:
         ],
         "rows": [
             [
-                {"text": row["title"], "title": row["notes"]},
-                LEVER_WORDS.get(row["memory_lever"] or "", "None of the six"),
+                {
+                    "text": row["title"],
+                    "title": row["notes"],
+                    "note": LEVER_WORDS.get(row["memory_lever"] or "", "none of the six levers"),
+                },
                 row["saves_bytes"],
                 row["after_bytes"],
                 row["costs"]["flop"],
