@@ -7,10 +7,12 @@ from typing import Any
 from app.domain.errors import InvalidInput
 from app.domain.hardware import HardwareProfile
 from app.domain.levers.base import Lever, Scenario
-from app.domain.levers.registry import LEVERS
+from app.domain.levers.registry import FAMILIES, LEVERS
 from app.domain.model import ModelSpec
 from app.domain.workload import Workload
 from app.services.estimate import generation_code
+
+_FAMILY = {lever.id: family for family, levers in FAMILIES.items() for lever in levers}
 
 
 def applicable(model: ModelSpec, workload: Workload, hardware: HardwareProfile | None = None) -> list[dict[str, Any]]:
@@ -37,6 +39,7 @@ def lever_json(lever: Lever) -> dict[str, Any]:
     """What a lever is, for pages and for the technique library."""
     return {
         "id": lever.id,
+        "family": _FAMILY[lever.id],
         "title": lever.title,
         "book_as": lever.book_as,
         "memory_lever": lever.memory_lever,

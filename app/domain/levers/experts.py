@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from heapq import heapify, heappop, heappush, heapreplace
 
 import numpy as np
 
@@ -245,16 +246,22 @@ def replicated_skew(shares: list[float], ranks: int, copies: int) -> float:
     the smallest, each on the least loaded rank that has room.
     """
     slots = [1] * len(shares)
+    by_load = [(-share, expert) for expert, share in enumerate(shares)]
+    heapify(by_load)
     for _ in range(copies):
-        busiest = max(range(len(shares)), key=lambda e: shares[e] / slots[e])
+        busiest = by_load[0][1]
         slots[busiest] += 1
+        heapreplace(by_load, (-shares[busiest] / slots[busiest], busiest))
     loads = sorted((s / n for s, n in zip(shares, slots, strict=True) for _ in range(n)), reverse=True)
     room = [-(-len(loads) // ranks)] * ranks
     held = [0.0] * ranks
+    least = [(0.0, rank) for rank in range(ranks)]
     for load in loads:
-        target = min((r for r in range(ranks) if room[r]), key=lambda r: held[r])
-        held[target] += load
-        room[target] -= 1
+        _, rank = heappop(least)
+        held[rank] += load
+        room[rank] -= 1
+        if room[rank]:
+            heappush(least, (held[rank], rank))
     return max(held) * ranks / sum(held) - 1.0
 
 
