@@ -337,6 +337,24 @@ def list_runs(ctx: Context, query: RunQuery, *, limit: int = 50, cursor: str | N
     return Page(tuple(_list_item(ctx, run) for run in page.items), page.next, page.total)
 
 
+@dataclass(frozen=True, slots=True)
+class RecentFile:
+    """The newest run of an uploaded file, and how many runs the file has besides."""
+
+    newest: RunListItem
+    others: int
+
+
+def recent_files(ctx: Context, limit: int) -> tuple[tuple[RecentFile, ...], int]:
+    """The newest files, one line each however many runs they hold, and how many runs there are in all."""
+    with ctx.storage.read() as session:
+        page = runs.list_runs(session=session, filters=RunFilter(newest_of_file=True), limit=limit)
+        number = runs.runs_per_upload(session=session, upload_ids=[run.upload_id for run in page.items])
+        total = runs.count_runs(session=session)
+    files = tuple(RecentFile(_list_item(ctx, run), number[run.upload_id] - 1) for run in page.items)
+    return files, total
+
+
 def facets(ctx: Context) -> RunFacets:
     """What the list can be filtered by, with counts."""
     with ctx.storage.read() as session:

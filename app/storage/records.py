@@ -136,7 +136,10 @@ class StoredRun(RunSummary):
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs a list holds; None does not filter. `text` must match by every word."""
+    """Which runs a list holds; None does not filter. `text` must match by every word.
+
+    `newest_of_file` keeps one run of each uploaded file: the last that was added.
+    """
 
     format: str | None = None
     model: str | None = None
@@ -146,6 +149,7 @@ class RunFilter:
     since: datetime | None = None
     is_example: bool | None = None
     is_baseline: bool | None = None
+    newest_of_file: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
@@ -180,6 +180,12 @@ def run_facets(*, session: Session) -> RunFacets:
     )
 
 
+def runs_per_upload(*, session: Session, upload_ids: Sequence[str]) -> dict[str, int]:
+    """How many runs each of these files has."""
+    counted = sql_select(col(RunRow.upload_id), func.count()).where(col(RunRow.upload_id).in_(upload_ids))
+    return {row[0]: row[1] for row in session.execute(counted.group_by(col(RunRow.upload_id)))}
+
+
 def count_runs(*, session: Session, hardware_id: str | None = None, model_id: str | None = None) -> int:
     """How many runs there are, or are linked to a hardware profile or a model."""
     query = sql_select(func.count()).select_from(RunRow)
@@ -290,6 +296,9 @@ def _conditions(session: Session, filters: RunFilter) -> list[ColumnElement[bool
         conditions.append(exists().select_from(tag).where(tag.c.value == filters.tag))
     if filters.text is not None and filters.text.strip():
         conditions.append(search.run_matches(session, filters.text))
+    if filters.newest_of_file:
+        newest = sql_select(func.max(RunRow.seq)).group_by(col(RunRow.upload_id))
+        conditions.append(col(RunRow.seq).in_(newest))
     return conditions
 
 

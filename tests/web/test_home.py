@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -10,6 +11,13 @@ from fastapi.testclient import TestClient
 from app.services.context import Context
 from app.services.examples import offer_examples
 from tests.services.native_runs import native
+
+
+def native_file(names: list[str]) -> bytes:
+    """One file of our own format with a run for each name."""
+    whole = json.loads(native())
+    return json.dumps({**whole, "runs": [{**whole["runs"][0], "name": name} for name in names]}).encode()
+
 
 LLAMA_ON_H200 = {"hardware": "H200 SXM", "model": "Llama 3.1 8B"}
 
@@ -54,6 +62,20 @@ def test_a_run_shows_its_part_of_the_bound_or_asks_what_ran(client: TestClient):
     assert "linked run" in oldest
     assert "ratio-fill" in oldest
     assert "All runs (2)" in page
+
+
+def test_a_sweep_does_not_push_other_files_out(client: TestClient, context: Context):
+    for number in range(4):
+        client.post("/runs", files={"file": (f"{number}.json", native(name=f"single {number}"))})
+    offer = client.post(
+        "/runs", files={"file": ("sweep.json", native_file([f"point {number}" for number in range(30)]))}
+    )
+    assert offer.status_code == 303
+    page = client.get("/").text
+    assert "29 more runs of the file" in page
+    for number in range(4):
+        assert f"single {number}<" in page
+    assert "All runs (34)" in page
 
 
 def test_comparisons_stand_with_their_titles(client: TestClient):

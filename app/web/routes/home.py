@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from app.services import compare, runs
 from app.services.context import Context
-from app.services.runs import RunListItem, RunQuery
+from app.services.runs import RunListItem
 from app.services.what_if import choices, opening
 from app.web import formatting, rendering
 from app.web.deps import Ctx
@@ -19,7 +19,6 @@ from app.web.routes.explore import answered, option_groups, result_context
 
 router = APIRouter(include_in_schema=False)
 
-RECENT_READ = 24
 RECENT_FILES = 5
 RECENT_COMPARISONS = 4
 
@@ -51,33 +50,27 @@ def home(request: Request, ctx: Ctx) -> HTMLResponse:
 
 def recent(ctx: Context) -> dict[str, Any]:
     """The newest files' runs with their distance from the bound, and the newest comparisons."""
-    found = runs.list_runs(ctx, RunQuery(), limit=RECENT_READ)
-    of_file: dict[str, list[RunListItem]] = {}
-    for item in found.items:
-        of_file.setdefault(item.run.upload_id, []).append(item)
-    files = list(of_file.values())
+    files, run_count = runs.recent_files(ctx, RECENT_FILES)
     frozen = compare.list_comparisons(ctx, limit=RECENT_COMPARISONS)
     return {
-        # A file of a sweep is one line: its many runs would push everything else out.
-        "recent_runs": [_line(file, file is files[-1] and found.next is not None) for file in files[:RECENT_FILES]],
-        "run_count": found.total,
+        "recent_runs": [_line(file.newest, file.others) for file in files],
+        "run_count": run_count,
         "recent_comparisons": frozen.items,
         "comparison_count": frozen.total,
     }
 
 
-def _line(file: list[RunListItem], is_cut: bool) -> dict[str, Any]:
-    """The newest run of a file, and how many more the file holds (0 where that is not known: `is_cut`)."""
-    newest = file[0]
-    run = newest.run
+def _line(item: RunListItem, others: int) -> dict[str, Any]:
+    """One file on the page: a sweep of many runs takes no more room than one result."""
+    run = item.run
     return {
         "id": run.id,
         "name": run.name,
         "is_example": run.is_example,
-        "model": newest.model_name or run.model_hint or "model not linked",
-        "hardware": newest.hardware_name or run.hardware_hint or "device not linked",
-        "linked": newest.hardware_name is not None and newest.model_name is not None,
-        "of_bound": newest.of_bound,
-        "step": "" if newest.measured is None else f"{newest.what}, {formatting.quantity(newest.measured, 's')}",
-        "others": 0 if is_cut else len(file) - 1,
+        "model": item.model_name or run.model_hint or "model not linked",
+        "hardware": item.hardware_name or run.hardware_hint or "device not linked",
+        "linked": item.hardware_name is not None and item.model_name is not None,
+        "of_bound": item.of_bound,
+        "step": "" if item.measured is None else f"{item.what}, {formatting.quantity(item.measured, 's')}",
+        "others": others,
     }
