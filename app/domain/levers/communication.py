@@ -145,6 +145,14 @@ def _context(exchange: str) -> Callable[[Scenario, Params], Scenario]:
     return change
 
 
+def _one_stack(scenario: Scenario) -> str | None:
+    model = scenario.model
+    if any(True for _ in model.state_groups()):
+        return f"{model.name} has layers with a recurrent state, which context parallelism does not divide here"
+    beside = model.encoder is not None or (model.tower is not None and scenario.workload.visual_tokens)
+    return "context parallelism of a second stack beside the layers cannot be estimated" if beside else None
+
+
 def _no_context(exchange: str) -> Callable[[Scenario], str | None]:
     def check(scenario: Scenario) -> str | None:
         p = scenario.workload.parallel
@@ -164,7 +172,8 @@ COMMUNICATION_LEVERS: tuple[Lever, ...] = (
         "tp-sp",
         "Sequence parallelism beside tensor parallelism",
         "communication",
-        "Norms and the residual stream are divided over the tensor group; links carry the same (F-6.5, F-7.1).",
+        "Norms and the residual stream are divided over the tensor group; links carry what a ring carries, so that a"
+        " reducing switch no longer helps (F-6.5, F-7.1).",
         first_of(only_in("train", "prefill"), needs_words, _TENSOR, _no_sequence_parallelism),
         change=_layout(sequence_parallel=True),
         memory_lever="shard",
@@ -259,7 +268,7 @@ COMMUNICATION_LEVERS: tuple[Lever, ...] = (
         "Ring attention",
         "communication",
         "Sequences are divided over ranks; keys and values pass every rank (F-7.5).",
-        first_of(only_in("train", "prefill"), needs_words, _no_context("ring")),
+        first_of(only_in("train", "prefill"), needs_words, _one_stack, _no_context("ring")),
         change=_context("ring"),
         memory_lever="shard",
         params=(Param("cp", 2, 2, 4096, "context-parallel degree, where there is none yet", whole=True),),
@@ -270,7 +279,7 @@ COMMUNICATION_LEVERS: tuple[Lever, ...] = (
         "Sequence exchanged for heads",
         "communication",
         "Sequences are divided over ranks, which exchange sequence for heads around attention (F-7.4).",
-        first_of(only_in("train", "prefill"), needs_multi_head_attention, _no_context("all_to_all")),
+        first_of(only_in("train", "prefill"), needs_multi_head_attention, _one_stack, _no_context("all_to_all")),
         change=_context("all_to_all"),
         memory_lever="shard",
         params=(Param("cp", 2, 2, 4096, "context-parallel degree, where there is none yet", whole=True),),
