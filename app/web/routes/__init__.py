@@ -5,12 +5,14 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from app.web.routes.api_catalog import router as api_catalog_router
+from app.web.routes.api_communication import router as api_communication_router
 from app.web.routes.api_comparisons import router as api_comparisons_router
 from app.web.routes.api_docs import router as api_docs_router
 from app.web.routes.api_estimates import router as api_estimates_router
 from app.web.routes.api_moe import router as api_moe_router
 from app.web.routes.api_runs import router as api_runs_router
 from app.web.routes.api_techniques import router as api_techniques_router
+from app.web.routes.comm import router as comm_router
 from app.web.routes.comparisons import router as comparisons_router
 from app.web.routes.explore import router as explore_router
 from app.web.routes.fidelity import router as fidelity_router
@@ -28,6 +30,7 @@ from app.web.routes.shares import router as shares_router
 ROUTERS: tuple[APIRouter, ...] = (
     home_router,
     explore_router,
+    comm_router,
     kv_router,
     memory_router,
     runs_router,
@@ -39,6 +42,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     service_router,
     api_docs_router,
     api_estimates_router,
+    api_communication_router,
     api_moe_router,
     api_catalog_router,
     api_techniques_router,

@@ -1,0 +1,245 @@
+"""The communication page: its six questions, the same numbers as the API and the lab, and what wrong values get."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from fastapi.testclient import TestClient
+
+PARTIAL = {"HX-Request": "true", "HX-Request-Type": "partial"}
+VIEWS = ("collective", "overlap", "exposed", "sharding", "pipeline", "context")
+H200 = "nvidia-h200-sxm"
+
+
+def text_of(body: str) -> str:
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", body)))
+
+
+def api(client: TestClient, call: str, **body: object) -> dict:  # type: ignore[type-arg]
+    answer = client.post(f"/api/v1/estimates/{call}", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_question_starts_filled_and_comes_as_a_part_too(client: TestClient, view: str) -> None:
+    page = client.get(f"/comm?view={view}")
+    assert page.status_code == 200
+    assert 'class="answer"' in page.text
+    assert "Assumptions and sources" in page.text
+    part = client.get(f"/comm?view={view}", headers=PARTIAL)
+    assert part.status_code == 200
+    assert "<html" not in part.text
+    assert 'class="answer"' in part.text
+
+
+def test_the_page_opens_with_a_real_collective_and_measured_points(client: TestClient) -> None:
+    page = text_of(client.get("/comm").text)
+    assert "An all-reduce of 1 GiB over 8 × H200 SXM 141GB" in page
+    assert "Measured with 8 ranks at 1 GiB: 4.05 ms, 464 GB/s" in page
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "p2p"])
+@pytest.mark.parametrize("ranks", [2, 8, 32])
+def test_page_api_and_single_operation_give_the_same_bound(client: TestClient, kind: str, ranks: int) -> None:
+    size = 64 * 2**20
+    asked = {"kind": kind, "bytes": size, "ranks": ranks}
+    found = api(client, "collective", hardware=H200, **asked)
+    single = api(client, "op", hardware=H200, op={"op": "collective", **asked})
+    assert found["bound_s"] == single["bound_s"]
+    assert found["expected"] == single["expected"]
+    page = client.get(f"/comm?kind={kind}&size=64 MiB&ranks={ranks}")
+    assert f'data-exact="{single["bound_s"]!r} s"' in page.text
+    assert f'data-exact="{found["time_s"]!r} s"' in page.text
+
+
+def test_the_lab_asks_the_same_collective(client: TestClient) -> None:
+    """Llama 3.1 8B over 8 devices adds up 4096 tokens x 4096 x 2 B after attention: one row of the lab."""
+    step = api(
+        client,
+        "bound",
+        hardware=H200,
+        model="llama-3.1-8b",
+        workload={"phase": "prefill", "batch": 1, "seq_len": 4096, "parallel": {"tp": 8}},
+    )
+    row = next(op for op in step["ops"] if op["net_bytes"] > 0 and "attention" in op["stage"])
+    found = api(client, "collective", hardware=H200, kind="all_reduce", bytes=4096 * 4096 * 2, ranks=8)
+    assert found["bound_s"] == pytest.approx(row["time_s"], rel=1e-12)
+    assert found["net_bytes"] == pytest.approx(row["net_bytes"], rel=1e-12)
+    lab = client.get(f"/explore?hardware={H200}&phase=prefill&batch=1&seq=4096&context=0&tp=8")
+    assert f'data-value="{row["time_s"]}"' in lab.text
+    page = client.get("/comm?size=32 MiB")
+    assert f'data-exact="{found["bound_s"]!r} s"' in page.text
+
+
+def test_sharding_asks_the_lab_s_step(client: TestClient) -> None:
+    """8,030,261,248 bf16 parameters over 8 ranks: gathered twice and reduced once, 3 x 7/8 x 2 B each."""
+    workload = {"phase": "train", "batch": 1, "seq_len": 4096, "parallel": {"dp": 8}}
+    found = api(client, "sharding", hardware=H200, model="llama-3.1-8b", workload=workload)
+    assert found["stages"][3]["sent_bytes"] == pytest.approx(3 * 7 / 8 * 2 * 8_030_261_248)
+    for stage in range(4):
+        same = api(
+            client,
+            "bound",
+            hardware=H200,
+            model="llama-3.1-8b",
+            workload=workload | {"parallel": {"dp": 8, "zero_stage": stage}},
+        )
+        assert found["stages"][stage]["bound_s"] == same["bound_s"]
+        assert found["stages"][stage]["peak_bytes"] == same["memory"]["peak_bytes"]
+    page = client.get("/comm?view=sharding&seq=4096&dp=8")
+    assert f'data-exact="{found["tokens_to_hide"]!r} tokens"' in page.text
+    tray = re.search(r'data-tray-add="([^"]+)"', page.text)
+    assert tray is not None
+    request = json.loads(html.unescape(tray[1]))["request"]
+    assert request["workload"]["parallel"]["zero_stage"] == 3
+    assert api(client, "bound", **request)["bound_s"] == found["stages"][3]["bound_s"]
+
+
+def test_hiding_a_gather_needs_the_tokens_of_the_formula(client: TestClient) -> None:
+    """On the sharded ranks' own link: 2 B x 799e12 / 2 over 367 GB/s / (7/8)."""
+    found = api(
+        client,
+        "sharding",
+        hardware=H200,
+        model="llama-3.1-8b",
+        workload={"phase": "train", "seq_len": 4096, "parallel": {"dp": 8}},
+    )
+    assert found["tokens_to_hide"] == pytest.approx(799e12 / (367e9 * 8 / 7), rel=1e-6)
+
+
+def test_pipelines_of_page_and_api(client: TestClient) -> None:
+    found = api(client, "pipeline", schedule="1f1b", stages=8, micro_batches=32)
+    assert found["bubble_share"] == pytest.approx(0.179487, abs=1e-6)
+    assert found["formula_bubble_of_work"] == pytest.approx(found["bubble_of_work"])
+    page = client.get("/comm?view=pipeline&stages=8&micro_batches=32").text
+    assert "1F1B over 8 stages waits 17.9% of the step" in text_of(page)
+
+
+def test_context_parallel_by_hand(client: TestClient) -> None:
+    """Llama 3.1 8B, 8 KV heads of 128: a rank of 16,384 tokens sends 7 x 16,384 x 2 x 1024 x 2 B in a layer's ring;
+    the condition is 799e12 / 367e9 x 8 / 32."""
+    found = api(
+        client,
+        "context-parallel",
+        hardware=H200,
+        model="llama-3.1-8b",
+        workload={"phase": "prefill", "seq_len": 131072, "parallel": {"cp": 8}},
+    )
+    ring = found["exchanges"][0]
+    assert ring["sent_bytes"] == pytest.approx(7 * 16384 * 2 * 1024 * 2)
+    assert found["hop_s"] == pytest.approx(3e-6 + 16384 * 2 * 1024 * 2 / 367e9)
+    assert found["tokens_to_hide"] == pytest.approx(799e12 / 367e9 * 8 / 32)
+    assert found["hides"] is True
+
+
+def test_exposed_time_is_never_a_sum_of_streams(client: TestClient) -> None:
+    page = text_of(client.get("/comm?view=exposed").text)
+    assert "385 µs of the step is exposed communication, 5.7%" in page
+    found = api(client, "exposed-communication", step_s=0.1, compute_only_s=0.08, streams_s=[0.09, 0.07])
+    assert found["exposed_s"] == pytest.approx(0.02)
+    assert found["streams_sum_s"] == pytest.approx(0.16)
+
+
+def test_exposed_time_of_a_run_comes_from_its_evidence(client: TestClient) -> None:
+    run = {
+        "name": "sharded step",
+        "metrics": {"step_time_s": 0.2},
+        "evidence": {"compute_only_s": 0.15, "other_s": 0.01},
+    }
+    stored = client.post(
+        "/api/v1/runs?filename=run.json", content=json.dumps({"bytebound": 1, "runs": [run]}).encode()
+    ).json()
+    found = api(client, "exposed-communication", run=stored["runs"][0]["id"])
+    assert found["exposed_s"] == pytest.approx(0.04)
+    page = client.get(f"/comm?view=exposed&step=&compute_only=&streams=&run={stored['runs'][0]['id']}")
+    assert "40 ms of the step is exposed" in text_of(page.text)
+    lost = client.post("/api/v1/estimates/exposed-communication", json={"run": "nothing"})
+    assert lost.status_code == 404
+    wrong = client.get("/comm?view=exposed&run=nothing")
+    assert wrong.status_code == 422
+    assert "no such run" in text_of(wrong.text)
+
+
+def test_uploaded_bus_bandwidths_stand_beside_the_model(client: TestClient) -> None:
+    run = {
+        "name": "all_reduce_perf 1 GiB",
+        "hardware": H200,
+        "metrics": {"bus_bandwidth_bytes_per_s": 4.5e11},
+        "series": {"size_bytes": 2**30, "ranks": 8},
+    }
+    stored = client.post("/api/v1/runs?filename=run.json", content=json.dumps({"bytebound": 1, "runs": [run]}).encode())
+    assert stored.status_code == 201, stored.text
+    found = api(client, "collective", hardware=H200, bytes=2**30, ranks=8)
+    (mine,) = [m for m in found["measured"] if m["uploaded"]]
+    assert mine["bus_bandwidth_bytes_per_s"] == 4.5e11
+    assert mine["time_s"] == pytest.approx(1.75 * 2**30 / 4.5e11)
+    assert "Uploaded, 8 ranks" in client.get("/comm").text
+
+
+def test_too_few_and_too_many_chunks_lose(client: TestClient) -> None:
+    found = api(client, "overlap", hardware=H200, gemm={"m": 8192, "n": 8192, "k": 3584}, ranks=8)
+    times = {point["chunks"]: point["time_s"] for point in found["chunk_counts"]}
+    best = times[found["best_chunks"]]
+    assert best < times[1]
+    assert best < times[max(times)]
+    assert [row["level"] for row in found["levels"]] == ["L0", "L1", "L2", "L3"]
+    assert found["levels"][0]["time_s"] == pytest.approx(
+        found["compute_s"] + found["communication_s"] + 2 * found["launch_s"]
+    )
+    assert found["levels"][0]["time_s"] > found["levels"][1]["time_s"] > found["levels"][2]["time_s"]
+    gemm = api(client, "op", hardware=H200, op={"op": "gemm", "m": 8192, "n": 8192, "k": 3584, "dtype": "bf16"})
+    assert found["compute_s"] == gemm["expected"]["time_s"]
+
+
+@pytest.mark.parametrize(
+    ("query", "field", "words"),
+    [
+        ("size=much", "size", "not a number"),
+        ("size=3 Gb", "size", "bits"),
+        ("ranks=1", "ranks", "between 2"),
+        ("hardware=no-such", "hardware", "No hardware"),
+        ("algorithm=tree&kind=all_to_all", "algorithm", "no tree"),
+        ("algorithm=hierarchical", "algorithm", "single level"),
+        ("efficiency=7", "efficiency", "0.01 to 1"),
+        ("hardware=nvidia-rtx-4090&ranks=16", "hardware", "scale-out"),
+        ("view=overlap&chunks=300", "chunks", "between 1 and 256"),
+        ("view=overlap&m=4&chunks=8", "chunks", "at most the 4 rows"),
+        ("view=overlap&dtype=nvfp4", "dtype", "fp4 throughput"),
+        ("view=exposed&compute_only=9 ms", "compute_only", "same batch"),
+        ("view=exposed&step=", "step", "the time of a step"),
+        ("view=sharding&model=flux.1-dev&tp=7", "tp", "7"),
+        ("view=pipeline&schedule=interleaved&virtual_stages=2&micro_batches=6", "micro_batches", "multiple of 4"),
+        ("view=pipeline&virtual_stages=2", "virtual_stages", "Only an interleaved"),
+        ("view=context&cp=7", "cp", "do not divide"),
+        ("view=context&model=mamba2-2.7b", "model", "full attention"),
+    ],
+)
+def test_a_wrong_value_is_answered_beside_its_control(client: TestClient, query: str, field: str, words: str) -> None:
+    answer = client.get(f"/comm?{query}", headers=PARTIAL)
+    assert answer.status_code == 422, text_of(answer.text)[:300]
+    place = re.search(rf'hx-target="#lab-error-{field}"[^>]*>(.*?)</hx-partial>', answer.text, re.DOTALL)
+    assert place is not None
+    assert words in html.unescape(place[1]), text_of(answer.text)
+    whole = client.get(f"/comm?{query}")
+    assert whole.status_code == 422
+    assert words in text_of(whole.text)
+
+
+def test_the_address_keeps_only_what_differs_and_other_questions_keep_their_controls(client: TestClient) -> None:
+    answer = client.get("/comm?view=pipeline&stages=8&micro_batches=8&schedule=1f1b&ranks=16", headers=PARTIAL)
+    query = parse_qs(urlsplit(answer.headers["HX-Replace-Url"]).query)
+    assert query == {"view": ["pipeline"], "stages": ["8"], "ranks": ["16"]}
+    page = client.get("/comm?view=pipeline&ranks=16").text
+    assert '<input type="hidden" name="ranks" value="16">' in page
+    tabs = re.search(r'<a href="(/comm[^"]*)"[^>]*>Overlap</a>', page)
+    assert tabs is not None
+    assert parse_qs(urlsplit(html.unescape(tabs[1])).query) == {"view": ["overlap"], "ranks": ["16"]}
+
+
+def test_every_sub_page_leads_here(client: TestClient) -> None:
+    assert 'href="/comm"' in client.get("/memory").text
