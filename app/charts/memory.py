@@ -171,7 +171,9 @@ def memory_waterfall(
     """
     steps = [(row["before_bytes"], row["after_bytes"]) for row in rows]
     first, last = steps[0][0], steps[-1][1]
-    names = ["Baseline", *(_wrapped(row["title"]) for row in rows), "With all levers"]
+    changes = [_saved(before - after) for before, after in steps]
+    titles = [f"{_wrapped(row['title'])}<br>{words}" for row, words in zip(rows, changes, strict=True)]
+    names = ["Baseline", *titles, "With all levers"]
     longest = max([first, capacity or 0.0, *(after for _, after in steps)]) / GIB
     traces: list[dict[str, Any]] = [
         {
@@ -192,9 +194,8 @@ def memory_waterfall(
             "x": [abs(before - after) / GIB for before, after in steps],
             "base": [min(before, after) / GIB for before, after in steps],
             "marker": {"color": "var(--object-activations)"},
-            "text": [_saved(before - after) for before, after in steps],
-            "textposition": "auto",
-            "hovertemplate": "%{y}: %{text}<extra></extra>",
+            "hovertext": [f"{label(row['title'])}: {words}" for row, words in zip(rows, changes, strict=True)],
+            "hovertemplate": "%{hovertext}<extra></extra>",
             "name": "levers",
         },
     ]
@@ -202,7 +203,7 @@ def memory_waterfall(
         data=tuple(traces),
         layout={
             "barmode": "overlay",
-            "height": 90 + 44 * len(names),
+            "height": 90 + 56 * len(names),
             "margin": {"l": 120, "r": 24, "t": 28, "b": 44},
             "xaxis": {"title": {"text": "GiB on the fullest device"}, "range": [0, longest * 1.2], "nticks": 5},
             "yaxis": {"autorange": "reversed", "categoryorder": "array", "categoryarray": names, "automargin": True},

@@ -50,7 +50,7 @@ def test_page_api_and_lab_give_the_same_number(client: TestClient) -> None:
 
 
 def test_the_objects_of_a_training_step_by_hand(client: TestClient) -> None:
-    """Llama 3.1 8B has 8,030,261,248 parameters: 2 bytes each, as gradients again, 8 of moments and 4 of master copy."""
+    """Llama 3.1 8B has 8,030,261,248 parameters: 2 bytes each, gradients again, 8 of moments, 4 of master copy."""
     answer = ask(client, hardware=H100, model="llama-3.1-8b", workload=TRAIN_8B)
     objects = held(answer)
     n = 8_030_261_248
@@ -74,7 +74,7 @@ def test_without_a_reserve_the_peak_is_the_bound_s(client: TestClient) -> None:
 
 
 def test_gathered_layers_of_a_fully_sharded_step(client: TestClient) -> None:
-    """A layer of Llama 3.1 8B has 218,112,000 parameters with its norms; the final norm is spread over the 32 layers."""
+    """A layer of Llama 3.1 8B has 218,112,000 parameters with its norms; the final norm counts with all 32."""
     workload = {**TRAIN_8B, "parallel": {"dp": 8, "zero_stage": 3}}
     answer = ask(client, hardware=H100, model="llama-3.1-8b", workload=workload)
     # two layers of weights and the gradients of one, 2 bytes each
