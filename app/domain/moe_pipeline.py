@@ -71,6 +71,9 @@ WINDOW: tuple[str, ...] = (*EXPERTS, "shared")
 """Stages that an exchange can run beside: they need other tokens, or none of the exchanged ones."""
 
 OVERLAP_LEVELS: Mapping[Overlap, str] = {"none": "L0", "stream": "L1", "chunk": "L2", "tile": "L3"}
+CURVE_SHARES: tuple[Ratio, ...] = tuple((place + 0.5) / 40 for place in range(40))
+"""Shares of the experts that a load curve is given for."""
+
 TILES: tuple[int, ...] = (16, 64, 128)
 """Row tiles of grouped products that the quantisation is stated for."""
 
@@ -109,6 +112,7 @@ class ExpertLoad:
 
     `imbalance` is the busiest expert over the mean, `floor` what random routing alone gives, `rank_imbalance` the
     busiest rank over the mean. `rows` are what products of each tile work on, `dropped` the share above capacity.
+    `curve` is the load that a share of the experts does not exceed.
     """
 
     tokens: float
@@ -126,6 +130,7 @@ class ExpertLoad:
     dropped: Ratio
     padding: Ratio
     rows: Mapping[int, float]
+    curve: tuple[tuple[Ratio, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +321,9 @@ def expert_load(moe: MoeMlp, workload: Workload, layout: Layout) -> ExpertLoad:
         dropped=dropped,
         padding=0.0 if capacity is None else 1.0 - kept / (capacity * moe.experts),
         rows={tile: tiled_rows(routing, copies, moe.experts, tile, top_k=moe.top_k) for tile in TILES},
+        curve=tuple(
+            (share, load_quantile(routing, copies, moe.experts, share, top_k=moe.top_k)) for share in CURVE_SHARES
+        ),
     )
 
 

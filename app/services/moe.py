@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from app.catalog.calibration import load_calibration
+from app.catalog.published import PublishedFigure, published_experts
 from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.layout import Layout, layout_of
 from app.domain.lower_bound import CeilingChoice
+from app.domain.model import MoeMlp
 from app.domain.moe_pipeline import (
     EXCHANGES,
     OVERLAP_LEVELS,
@@ -38,7 +40,7 @@ from app.services.estimate import (
     sources_of,
     terms_json,
 )
-from app.services.references import resolve_model
+from app.services.references import own_names, resolve_model
 
 DEFAULT_HARDWARE = "nvidia-h800-sxm"
 DEFAULT_MODEL = "deepseek-v3"
@@ -353,6 +355,7 @@ class MoeState:
     replicas: int = 0
     overlap: str = "stream"
     recompute: str = "none"
+    zero: int = 1
     launch: str = "graph"
     ceilings: str = "peak"
 
@@ -398,6 +401,7 @@ class MoeState:
         }
         if train:
             workload["recompute"] = self.recompute
+            parallel["zero_stage"] = self.zero
         return {"hardware": self.hardware, "model": self.model, "workload": workload, "ceilings": self.ceilings}
 
     def _routing(self) -> dict[str, Any]:
@@ -432,6 +436,7 @@ FIELD_OF_LOC: Mapping[tuple[str, ...], str] = {
     ("workload", "parallel", "ep"): "ep",
     ("workload", "parallel", "etp"): "etp",
     ("workload", "parallel", "micro_batches"): "micro_batches",
+    ("workload", "parallel", "zero_stage"): "zero",
     ("workload", "routing", "kind"): "routing",
     ("workload", "routing", "alpha"): "alpha",
     ("workload", "routing", "tokens_per_expert"): "histogram",
@@ -490,8 +495,9 @@ def answer(ctx: Context, state: MoeState) -> MoeAnswer:
 def headline(found: MoeEstimate) -> str:
     """The answer in one sentence: the expert layers' time, and which wall the layout stands at."""
     seen, wall = found.pipeline, found.walls
-    layers = _count(seen.layers)
-    first = f"{layers} expert layers take at least {_time(seen.serial)} one stage after another"
+    held = sum(group.count for group in found.step.model.layers if isinstance(group.mlp, MoeMlp))
+    runs = f"{held:,} expert layers" if seen.layers == held else f"{_count(seen.layers)} runs of an expert layer"
+    first = f"{runs} take at least {_time(seen.serial)} one stage after another"
     if wall.binding == "memory" and wall.capacity is not None:
         over = (wall.memory - wall.capacity) / 2**30
         return f"{first}, but the step does not fit: {over:.3g} GiB too much on each device."
@@ -543,3 +549,83 @@ def _time(value: float) -> str:
 
 def _count(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+
+
+# ---- published figures beside their bounds ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRow:
+    """A published figure with the bound of the same question, in seconds of one exchange or tokens/s of a device."""
+
+    figure: PublishedFigure
+    measured: float
+    bound: float
+    unit: str
+
+    @property
+    def share(self) -> float:
+        """What was reached of the bound: at most 1."""
+        return self.bound / self.measured if self.unit == "s" else self.measured / self.bound
+
+
+def published_rows(ctx: Context) -> tuple[PublishedRow, ...]:
+    """Published figures about experts with their bounds. Their questions name shipped entries only."""
+    rows = []
+    for figure in published_experts()[0]:
+        found = estimate_moe(ctx, MoeRequest.model_validate(figure.request))
+        if figure.seconds is not None:
+            stage = next(cost for cost in found.pipeline.stages if cost.stage == figure.stage)
+            rows.append(PublishedRow(figure, figure.seconds, stage.time / found.pipeline.layers, "s"))
+        elif figure.tokens_per_second_per_device is not None:
+            step = found.step.bound
+            most = float(step.table.tokens) / float(step.overlapped) / float(step.table.devices)
+            rows.append(PublishedRow(figure, figure.tokens_per_second_per_device, most, "tokens/s"))
+    return tuple(rows)
+
+
+# ---- what the page's pickers offer -----------------------------------------------------------------------------------
+
+
+def expert_models(ctx: Context) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+    """Models with experts, by family; a team's own ones first."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for model in ctx.catalog.models.values():
+        if model.supported and model.is_moe:
+            groups.setdefault(model.family or "Other", []).append((model.id, model.name))
+    own = own_names(ctx)[1]
+    shipped = tuple((name, tuple(items)) for name, items in groups.items())
+    return (("Your own", own), *shipped) if own else shipped
+
+
+PRESETS: Mapping[str, MoeState] = {
+    "DeepSeek-V3 decode": MoeState(),
+    "DeepSeek-V3 prefill": MoeState(
+        hardware="nvidia-h100-sxm", phase="prefill", batch=4, context=0, dp=32, ep=32, overlap="chunk"
+    ),
+    "DeepSeek-V3 training": MoeState(
+        hardware="nvidia-h100-sxm",
+        phase="train",
+        batch=1,
+        weights="bf16",
+        tp=2,
+        pp=8,
+        micro_batches=128,
+        recompute="selective",
+        overlap="chunk",
+    ),
+    "Mixtral on one node": MoeState(
+        hardware="nvidia-h100-sxm",
+        model="mixtral-8x7b",
+        batch=32,
+        context=2048,
+        weights="bf16",
+        activations="bf16",
+        dispatch="bf16",
+        dp=8,
+        ep=8,
+        node_limit=0,
+        overlap="none",
+    ),
+}
+"""Starting points of the page."""

@@ -22,6 +22,7 @@ from app.web.routes.kv import router as kv_router
 from app.web.routes.memory import router as memory_router
 from app.web.routes.model_import import router as model_import_router
 from app.web.routes.models import router as models_router
+from app.web.routes.moe import router as moe_router
 from app.web.routes.runs import router as runs_router
 from app.web.routes.search import router as search_router
 from app.web.routes.service import router as service_router
@@ -33,6 +34,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     comm_router,
     kv_router,
     memory_router,
+    moe_router,
     runs_router,
     hardware_router,
     model_import_router,  # before models_router: /models/new is no model's id
