@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from app.domain.errors import InvalidInput
 from app.domain.hardware import HardwareProfile
-from app.domain.levers.base import Lever, Scenario
+from app.domain.levers.base import Lever, LeverRequest, Scenario, lever_path
 from app.domain.levers.registry import FAMILIES, LEVERS
 from app.domain.model import ModelSpec
 from app.domain.workload import Workload
@@ -15,13 +16,31 @@ from app.services.estimate import generation_code
 _FAMILY = {lever.id: family for family, levers in FAMILIES.items() for lever in levers}
 
 
-def applicable(model: ModelSpec, workload: Workload, hardware: HardwareProfile | None = None) -> list[dict[str, Any]]:
-    """Every lever in the order of the registry, with the reason why it makes no sense here, or None.
+def applicable(
+    model: ModelSpec,
+    workload: Workload,
+    hardware: HardwareProfile | None = None,
+    chosen: Sequence[LeverRequest] = (),
+) -> list[dict[str, Any]]:
+    """Every lever in the order of the registry, with the reason why it cannot be added behind `chosen`, or None.
 
-    Without `hardware` nothing is refused for the device's generation.
+    Without `hardware` nothing is refused for the device's generation. Where the chosen ones do not go together, each
+    lever is held against the question alone.
     """
-    scenario = Scenario(model, workload, device=None if hardware is None else generation_code(hardware))
-    return [{**lever_json(lever), "reason": _reason(lever, scenario)} for lever in LEVERS.values()]
+    device = None if hardware is None else generation_code(hardware)
+    try:
+        scenario = lever_path(LEVERS, model, workload, chosen, device=device).scenarios[-1]
+    except InvalidInput:
+        scenario = Scenario(model, workload, device=device)
+    taken = [request.id for request in chosen]
+    return [{**lever_json(lever), "reason": _why_not(lever, scenario, taken)} for lever in LEVERS.values()]
+
+
+def _why_not(lever: Lever, scenario: Scenario, taken: Sequence[str]) -> str | None:
+    if lever.id in taken:
+        return "it is chosen already"
+    clash = next((LEVERS[other].title for other in taken if other in lever.excludes), None)
+    return f"{clash} is chosen already" if clash else _reason(lever, scenario)
 
 
 def _reason(lever: Lever, scenario: Scenario) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from app.domain.errors import InvalidInput, MissingFigure
-from app.domain.levers.base import Lever, Scenario
+from app.domain.levers.base import Lever, LeverRequest
 from app.domain.levers.registry import LEVERS
 from app.domain.lower_bound import ceilings
 from app.domain.model import ModelSpec
@@ -20,6 +20,7 @@ from app.domain.workload import PRESETS, default_seq_len
 from app.services.context import Context
 from app.services.contracts import BoundRequest
 from app.services.estimate import BoundEstimate, estimate_bound, known_precisions, preferred_precision
+from app.services.levers import applicable
 from app.services.references import own_names, resolve_hardware, resolve_model
 
 DEFAULT_HARDWARE = "nvidia-h100-sxm"
@@ -422,24 +423,17 @@ class LeverChoice:
 
 
 def lever_choices(ctx: Context, state: WhatIf) -> tuple[LeverChoice, ...]:
-    """Every lever, with why it makes no sense for this state's model and workload (before any other lever)."""
+    """Every lever, with why it makes no sense behind the chosen ones on this state's device, model and workload."""
     try:
         model = resolve_model(ctx, state.model)[0]
         workload = state.request(model).workload.to_domain()
+        hardware = resolve_hardware(ctx, state.hardware)[0]
+        chosen = [LeverRequest(id_, params) for id_, params in state.chosen_levers()]
     except (InvalidInput, ValidationError):
         return ()
-    scenario = Scenario(model, workload)
-    chosen = {id_ for id_, _ in state.chosen_levers()}
-    found = []
-    for lever in LEVERS.values():
-        clash = next((other for other in sorted(chosen) if other in lever.excludes), None)
-        reason = f"{other_title(clash)} is chosen already" if clash else lever.objection(scenario)
-        found.append(LeverChoice(lever, reason))
-    return tuple(found)
-
-
-def other_title(id_: str) -> str:
-    return LEVERS[id_].title if id_ in LEVERS else id_
+    return tuple(
+        LeverChoice(LEVERS[item["id"]], item["reason"]) for item in applicable(model, workload, hardware, chosen)
+    )
 
 
 def what_would_have_to_be_true(ctx: Context, state: WhatIf) -> tuple[Threshold, ...]:

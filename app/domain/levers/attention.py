@@ -32,11 +32,13 @@ from app.domain.levers.edits import (
     slower,
     with_mixer,
     with_mixers,
+    with_traffic,
 )
 from app.domain.mixer_parameters import kv_heads_of_rank
 from app.domain.model import Attention, LatentAttention, LayerGroup, Mixer
 from app.domain.precision import PRECISIONS
 from app.domain.technique import MemoryLever
+from app.domain.units import Grid
 from app.domain.workload import Workload
 
 KERNELS = ("fa2", "fa3", "fa4")
@@ -73,13 +75,13 @@ def effort_lever(
 
 
 def _unfused_attention(scenario: Scenario, _: Params) -> Edit:
-    def rows(op: Op, ctx: StepContext) -> Op:
+    def passes(op: Op, ctx: StepContext) -> tuple[Grid, Grid, Grid]:
         # scores and probabilities, heads x pairs each: written and read once more (F-4.3), by three kernels
-        more = 2.0 * op.exponentials * ctx.activation
-        return replace(op, act_read=op.act_read + more, act_write=op.act_write + more, launches=op.launches + 2.0)
+        size = 2.0 * op.exponentials * ctx.activation
+        return size, size, 2.0
 
     # softmax output, and what dropout would keep beside it (F-6.5: 5 n_q S / H of the input's bytes)
-    return Edit("fa1", each(is_attention, rows), more_resident("activations", _saved_scores(scenario, 2.5)))
+    return Edit("fa1", with_traffic(is_attention, passes), more_resident("activations", _saved_scores(scenario, 2.5)))
 
 
 def _saved_scores(scenario: Scenario, elements: float) -> Callable[[Workload], float]:
@@ -97,16 +99,13 @@ def _saved_scores(scenario: Scenario, elements: float) -> Callable[[Workload], f
 
 
 def _saved_probabilities(scenario: Scenario, _: Params) -> Edit:
-    def rows(op: Op, ctx: StepContext) -> Op:
+    def passes(op: Op, ctx: StepContext) -> tuple[Grid, Grid, Grid]:
         # probabilities are written in the forward pass and read in the backward pass
         size = op.exponentials * ctx.activation
-        if op.direction == "backward":
-            return replace(op, act_read=op.act_read + size)
-        return replace(op, act_write=op.act_write + size)
+        return (size, 0.0, 0.0) if op.direction == "backward" else (0.0, size, 0.0)
 
-    return Edit(
-        "attn-bwd-recompute", each(is_attention, rows), more_resident("activations", _saved_scores(scenario, 1.0))
-    )
+    kept = more_resident("activations", _saved_scores(scenario, 1.0))
+    return Edit("attn-bwd-recompute", with_traffic(is_attention, passes), kept)
 
 
 def _padded_attention(_: Scenario, params: Params) -> Edit:

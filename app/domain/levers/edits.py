@@ -70,6 +70,36 @@ def each(matches: Matches, change: Callable[[Op, StepContext], Op]) -> RowEdit:
     return edit
 
 
+def with_traffic(matches: Matches, more: Callable[[Op, StepContext], tuple[Grid, Grid, Grid]]) -> RowEdit:
+    """Bytes read, bytes written and kernels that rows need beside what they are, as rows of their own.
+
+    A product's or attention's own bytes say what shape it has, which the forecast goes by: they stay as they are.
+    """
+
+    def edit(rows: list[Op], ctx: StepContext) -> list[Op]:
+        out: list[Op] = []
+        for op in rows:
+            out.append(op)
+            if matches(op):
+                read_, written_, kernels = more(op, ctx)
+                out.append(
+                    Op(
+                        f"unfused {op.name}",
+                        op.stage,
+                        "copy",
+                        count=op.count,
+                        direction=op.direction,
+                        act_read=read_,
+                        act_write=written_,
+                        launches=kernels,
+                        formula="what a kernel that fuses it keeps on chip",
+                    )
+                )
+        return out
+
+    return edit
+
+
 def in_order(*edits: RowEdit) -> RowEdit:
     """One edit after the other."""
 

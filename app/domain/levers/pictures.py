@@ -19,9 +19,19 @@ from app.domain.levers.conditions import (
     only_in,
     wider_than,
 )
-from app.domain.levers.edits import each, executed, more_traffic, net_times, resident, tokens_times, written
+from app.domain.levers.edits import (
+    each,
+    executed,
+    more_traffic,
+    net_times,
+    resident,
+    tokens_times,
+    with_traffic,
+    written,
+)
 from app.domain.levers.precision import WEIGHT_FORMATS
 from app.domain.precision import PRECISIONS
+from app.domain.units import Grid
 from app.domain.workload import Workload
 
 CACHED_STEPS = ("deepcache", "teacache")
@@ -135,11 +145,11 @@ def _is_modulated_norm(op: Op) -> bool:
 
 
 def _flipped_layouts(_: Scenario, __: Params) -> Edit:
-    def rows(op: Op, _: StepContext) -> Op:
+    def copies(op: Op, _: StepContext) -> tuple[Grid, Grid, Grid]:
         copied = op.act_read + op.act_write
-        return replace(op, act_read=op.act_read + copied, act_write=op.act_write + copied, launches=op.launches + 2.0)
+        return copied, copied, 2.0
 
-    return Edit("channels-last", each(lambda op: op.stage == "convolution", rows))
+    return Edit("channels-last", with_traffic(lambda op: op.stage == "convolution" and op.kind == "gemm", copies))
 
 
 def _four_bits(scenario: Scenario, params: Params) -> Scenario:

@@ -15,7 +15,8 @@ from app.domain.levers.conditions import (
     only_in,
     wider_than,
 )
-from app.domain.levers.edits import each, resident
+from app.domain.levers.edits import each, resident, with_traffic
+from app.domain.units import Grid
 
 WEIGHT_FORMATS = ("int4-marlin", "awq-gptq", "fp8-gemm", "mxfp8-nvfp4", "smoothquant-w8a8", "svdquant")
 INT4_BITS = 4 + 16 / 128
@@ -38,18 +39,12 @@ def _block_scaled(scenario: Scenario, params: Params) -> Scenario:
 
 
 def _converted_apart(_: Scenario, params: Params) -> Edit:
-    def rows(op: Op, ctx: StepContext) -> Op:
-        if op.direction == "backward" or ctx.activation > 8.25 / 8:
-            return op
-        elements = op.act_read / ctx.activation
-        return replace(
-            op,
-            act_read=op.act_read + 2.0 * elements,
-            act_write=op.act_write + elements * ctx.activation,
-            launches=op.launches + 1.0,
-        )
+    def passes(op: Op, ctx: StepContext) -> tuple[Grid, Grid, Grid]:
+        if ctx.activation > 8.25 / 8:
+            return 0.0, 0.0, 0.0  # nothing is narrow yet
+        return 2.0 * op.act_read / ctx.activation, op.act_read, 1.0
 
-    return Edit("quant-epilogue", each(lambda op: op.kind == "gemm", rows))
+    return Edit("quant-epilogue", with_traffic(lambda op: op.kind == "gemm" and op.direction == "forward", passes))
 
 
 def _in_fp32(_: Scenario, __: Params) -> Edit:

@@ -17,7 +17,8 @@ from app.domain.levers.conditions import (
     needs_nvidia,
     only_in,
 )
-from app.domain.levers.edits import each, ending, named, of_kind, one
+from app.domain.levers.edits import each, ending, named, of_kind, one, with_traffic
+from app.domain.units import Grid
 
 TILE = 128
 """Rows and columns of the output tile that one thread block computes (F-11.3)."""
@@ -47,19 +48,12 @@ def _uneven_waves(_: Scenario, params: Params) -> Edit:
 def _apart(id_: str, matches: Callable[[Op], bool], more: float) -> Edit:
     """The input of a joint product is read by `more` further kernels, and so many more gradients of it are added."""
 
-    def rows(op: Op, _: StepContext) -> Op:
+    def passes(op: Op, _: StepContext) -> tuple[Grid, Grid, Grid]:
         if op.name.endswith("input gradient"):
-            return replace(
-                op,
-                act_read=op.act_read + more * op.act_write,
-                act_write=op.act_write * (1.0 + more),
-                launches=op.launches + more,
-            )
-        if op.direction == "backward":
-            return replace(op, launches=op.launches + more)
-        return replace(op, act_read=op.act_read * (1.0 + more), launches=op.launches + more)
+            return more * op.act_write, more * op.act_write, more
+        return (0.0, 0.0, more) if op.direction == "backward" else (more * op.act_read, 0.0, more)
 
-    return Edit(id_, each(matches, rows))
+    return Edit(id_, with_traffic(lambda op: op.kind == "gemm" and matches(op), passes))
 
 
 PRODUCT_LEVERS: tuple[Lever, ...] = (

@@ -13,7 +13,8 @@ Techniques of the library that are no levers, because nothing in a step of one m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from app.domain.levers.attention import ATTENTION_LEVERS
 from app.domain.levers.base import Lever
@@ -43,4 +44,15 @@ FAMILIES: Mapping[str, tuple[Lever, ...]] = {
 }
 """Levers by what they act on, in the order that pages show."""
 
-LEVERS: Mapping[str, Lever] = {lever.id: lever for family in FAMILIES.values() for lever in family}
+
+def _both_ways(levers: Sequence[Lever]) -> dict[str, Lever]:
+    """Levers by id, each excluding also what excludes it."""
+    excluded: dict[str, list[str]] = {lever.id: list(lever.excludes) for lever in levers}
+    for lever in levers:
+        for other in lever.excludes:
+            if lever.id not in excluded[other]:
+                excluded[other].append(lever.id)
+    return {lever.id: replace(lever, excludes=tuple(excluded[lever.id])) for lever in levers}
+
+
+LEVERS: Mapping[str, Lever] = _both_ways([lever for family in FAMILIES.values() for lever in family])

@@ -17,9 +17,10 @@ from app.domain.levers.conditions import (
     needs_words,
     only_in,
 )
-from app.domain.levers.edits import each, named
+from app.domain.levers.edits import each, named, with_traffic
 from app.domain.memory import memory_use, micro_batches_in_flight, stage_parameters
 from app.domain.model import Attention, InputProduct, LatentAttention
+from app.domain.units import Grid
 from app.domain.workload import Workload
 
 
@@ -135,12 +136,11 @@ def _patches_copied(scenario: Scenario, _: Params) -> Edit:
     def matches(op: Op) -> bool:
         return op.direction == "forward" and op.kind == "gemm" and (op.base in names or op.stage == "convolution")
 
-    def rows(op: Op, _: StepContext) -> Op:
+    def columns(op: Op, _: StepContext) -> tuple[Grid, Grid, Grid]:
         taps = 9.0 if op.stage == "convolution" else 1.0
-        columns = op.act_read * taps
-        return replace(op, act_read=op.act_read + columns, act_write=op.act_write + columns, launches=op.launches + 1.0)
+        return op.act_read * taps, op.act_read * taps, 1.0
 
-    return Edit("implicit-gemm", each(matches, rows))
+    return Edit("implicit-gemm", with_traffic(matches, columns))
 
 
 def _has_convolutions(scenario: Scenario) -> str | None:
