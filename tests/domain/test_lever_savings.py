@@ -152,6 +152,7 @@ def test_prefix_hits_leave_the_rest_to_compute() -> None:
 def test_the_cache_on_the_host_crosses_pcie() -> None:
     found = row(LLAMA3_8B, DECODE, "kv-offload", share=0.25)
     assert found["saved_net_bytes"] == pytest.approx(-CACHE / 4)
+    assert found["saved_bytes"] == pytest.approx(CACHE / 4)
     assert found["after"]["bound_s"] >= CACHE / 4 / 64e9
     with pytest.raises(InvalidInput, match="host link bandwidth") as refusal:
         row(LLAMA3_8B, DECODE, "kv-offload", device=H100)

@@ -84,9 +84,8 @@ def _on_host(scenario: Scenario, params: Params) -> Scenario:
     share = params["share"]
 
     def rows(op: Op, _: StepContext) -> Op:
-        if not _reads_cache(op):
-            return op
-        return replace(op, net={**op.net, "host": op.net.get("host", 0.0) + op.kv_read * share})
+        far = op.kv_read * share
+        return replace(op, kv_read=op.kv_read - far, net={**op.net, "host": op.net.get("host", 0.0) + far})
 
     return scenario.with_edit(Edit("kv-offload", each(_reads_cache, rows), resident(kv_cache=1.0 - share)))
 
@@ -189,7 +188,7 @@ CACHE_LEVERS: tuple[Lever, ...] = (
         "kv-offload",
         "Cache kept in the host's memory",
         "runtime",
-        "A share of the cache lies in the host's memory and crosses PCIe whenever it is read.",
+        "A share of the cache lies in the host's memory and is read over PCIe instead of from HBM.",
         first_of(_INFERENCE, _has_cache),
         change=_on_host,
         memory_lever="shard",
