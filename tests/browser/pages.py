@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from app.web.errors import is_api
+from app.web.routes import ROUTERS
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -29,6 +32,17 @@ FIXED = {
     "search": "/search?q=llama",
     "api": "/api/docs",
     "missing": "/nothing-here",
+}
+PARTS = {"/comparisons/new/runs", "/explore/thresholds", "/models/new/preview"}
+"""Addresses that answer with a part of a page."""
+
+# A new page is looked at from the day it exists.
+FIXED |= {
+    path.strip("/"): path
+    for path in sorted({route.path for router in ROUTERS for route in router.routes if "GET" in (route.methods or ())})
+    if "{" not in path and not is_api(path) and path not in PARTS and path not in FIXED.values()
+    # a search is looked at with words in it
+    if not any(known.startswith(f"{path}?") for known in FIXED.values())
 }
 NAMES = (*FIXED, "run", "comparison", "shared")
 
