@@ -184,6 +184,7 @@ def memory_waterfall(
             "marker": {"color": "rgba(0,0,0,0)", "line": {"width": 2, "color": "var(--chart-mark)"}},
             "text": [_gib(first), _gib(last)],
             "textposition": "auto",
+            "insidetextanchor": "start",
             "hovertemplate": "%{y}: %{text}<extra></extra>",
             "name": "peak",
         },

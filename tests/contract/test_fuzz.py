@@ -189,3 +189,22 @@ def test_any_step_of_any_model_has_a_bound_or_a_reason(app: FastAPI, body: dict[
 @given(hardware=st.sampled_from(HARDWARE), op=OPERATION)
 def test_any_operation_has_a_bound_or_a_reason(app: FastAPI, hardware: str, op: dict[str, Any]) -> None:
     check_estimate(app, "/api/v1/estimates/op", {"hardware": hardware, "op": op})
+
+
+@seed(20261129)
+@bounded(120)
+@given(body=BOUND, search=st.booleans(), reserve=st.sampled_from([{}, {"fragmentation": 0.9, "gathered_layers": 0}]))
+def test_any_step_of_any_model_has_a_memory_or_a_reason(
+    app: FastAPI, body: dict[str, Any], search: bool, reserve: dict[str, Any]
+) -> None:
+    answer = TestClient(app).post("/api/v1/estimates/memory", json={**body, "make_it_fit": search, "reserve": reserve})
+    assert answer.status_code in (200, 422), f"{body}\n{answer.text}"
+    found = answer.json()
+    if answer.status_code == 422:
+        assert found["errors"], f"{body}\n{found}"
+        return
+    total = sum(item["bytes"] for item in found["objects"])
+    assert math.isclose(found["peak_bytes"], total, rel_tol=1e-12), body
+    assert found["least"]["peak_bytes"] <= found["peak_bytes"], body
+    for proposal in (found["make_it_fit"] or {"proposals": []})["proposals"]:
+        assert proposal["peak_bytes"] <= found["capacity_bytes"], body

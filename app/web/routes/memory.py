@@ -107,7 +107,7 @@ def result_context(found: MemoryAnswer, base: str) -> dict[str, Any]:
     return {
         "result": result,
         "charts": charts_of(found, result),
-        "objects": objects_table(result),
+        "objects": objects_table(found, result),
         "levers": levers_table(result),
         "fit": None if estimate.fit is None else fit_context(found, estimate.fit),
         "sources": sources_table(result),
@@ -163,19 +163,21 @@ def charts_of(found: MemoryAnswer, result: dict[str, Any]) -> dict[str, Any]:
     return charts
 
 
-def objects_table(result: dict[str, Any]) -> dict[str, Any]:
+def objects_table(found: MemoryAnswer, result: dict[str, Any]) -> dict[str, Any]:
     """Objects of the fullest device and their parts, beside what the bound counts."""
     least = result["least"]["peak_bytes"]
+    notes = object_notes(found)
     rows: list[list[Any]] = []
     for item in result["objects"]:
         if item["bytes"] <= 0:
             continue
-        rows.append([{"text": LABELS[item["object"]]}, item["bytes"], item["bytes"] / result["peak_bytes"], ""])
-        if len(item["parts"]) > 1 or (item["parts"] and item["object"] == "communication"):
-            rows += [
-                [{"text": f"of it {part['part']}"}, part["bytes"], part["bytes"] / result["peak_bytes"], ""]
-                for part in item["parts"]
-            ]
+        name = LABELS[item["object"]]
+        share = item["bytes"] / result["peak_bytes"]
+        rows.append([{"text": name}, item["bytes"], share, notes.get(item["object"], "")])
+        rows += [
+            [{"text": f"{name}: {part['part']}"}, part["bytes"], part["bytes"] / result["peak_bytes"], "part of it"]
+            for part in item["parts"]
+        ]
     rows.append([{"text": "Peak"}, result["peak_bytes"], 1.0, "the sum of the objects"])
     rows.append([{"text": "Least"}, least, least / result["peak_bytes"], "without buffers and reserve: the bound's"])
     if result["capacity_bytes"] is not None:
@@ -189,6 +191,35 @@ def objects_table(result: dict[str, Any]) -> dict[str, Any]:
             {"label": "Note", "wrap": True},
         ],
         "rows": rows,
+    }
+
+
+def object_notes(found: MemoryAnswer) -> dict[str, str]:
+    """The conditions that decide each object, after the levers."""
+    estimate = found.estimate
+    w, reserve = estimate.bound.workload, estimate.reserve
+    p, dtypes = w.parallel, w.dtypes
+    shared = [f"{name} {size}" for name, size in (("TP", p.tp), ("PP", p.pp), ("EP", p.ep)) if size > 1]
+    divided = f", divided by {', '.join(shared)}" if shared else ""
+    zero = f"; ZeRO stage {p.zero_stage}" if p.zero_stage else ""
+    fullest = max(estimate.stages, key=lambda stage: stage.peak)
+    held = "" if p.pp == 1 else f"; {fullest.micro_batches:.3g} micro-batches held by stage {fullest.stage + 1}"
+    sequence = "; sequence parallel" if p.sequence_parallel else ""
+    kept = f"{dtypes.activations}, recompute {w.recompute}{sequence}{held}"
+    return {
+        "parameters": f"{dtypes.weights}{divided}{zero}",
+        "gradients": f"{dtypes.gradients}{zero}",
+        "optimizer": f"{w.optimizer}, {dtypes.optimizer}{zero}",
+        "activations": kept if w.phase == "train" else f"{dtypes.activations}, the widest layer",
+        "logits": "of the last stage"
+        if p.pp > 1
+        else "logits, their gradient and an fp32 copy"
+        if w.phase == "train"
+        else "fp32",
+        "kv_cache": f"{dtypes.kv}, pages of {w.kv.page_tokens} tokens",
+        "workspace": "assumed: driver context, kernels, libraries",
+        "communication": "assumed: as many buffers as the exchanges need",
+        "fragmentation": f"assumed: {reserve.fragmentation:.3g} of what the allocator holds",
     }
 
 
