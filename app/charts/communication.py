@@ -45,7 +45,7 @@ def binary_size(size: float) -> str:
 
 def _size_axis(sizes: Sequence[float]) -> dict[str, Any]:
     shown = sorted(set(sizes))
-    every = max(1, -(-len(shown) // 7))
+    every = max(1, -(-(len(shown) - 1) // 4))  # five labels fit a phone
     ticks = shown[::every]
     return {
         "type": "log",
@@ -214,7 +214,7 @@ def timeline(
                 "x": [(bar.end - bar.start) / factor for bar in mine],
                 "base": [bar.start / factor for bar in mine],
                 "marker": {"color": WORK_COLOURS[what], "line": {"color": "var(--paper)", "width": 0.6}},
-                "text": [label(bar.text) if bar.end - bar.start > 0.022 * end else "" for bar in mine],
+                "text": [label(bar.text) if bar.end - bar.start > 0.025 * end else "" for bar in mine],
                 "textposition": "inside",
                 "insidetextanchor": "middle",
                 "textangle": 0,
@@ -403,6 +403,21 @@ def sharding_bars(answer: Mapping[str, Any], capacity: float | None, *, title: s
             "xaxis": {"title": {"text": "Memory of a device, GiB"}, "range": [0, most * 1.05 / 2**30]},
             "yaxis": {"autorange": "reversed"},
             "shapes": shapes,
+            "annotations": [
+                {
+                    "x": capacity / 2**30,
+                    "y": 0,
+                    "yref": "paper",
+                    "yanchor": "bottom",
+                    "xanchor": "right",
+                    "xshift": -4,
+                    "text": f"capacity {binary_size(capacity)}",
+                    "showarrow": False,
+                    "font": {"color": "var(--bad)"},
+                }
+            ]
+            if capacity
+            else [],
             "showlegend": True,
             "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         },

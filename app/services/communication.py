@@ -375,7 +375,11 @@ def _uploaded_measurements(ctx: Context, hardware: HardwareProfile, kind: str) -
     with ctx.storage.read() as session:
         filters = RunFilter(hardware=hardware.id)
         page = stored_runs.list_runs(session=session, filters=filters, limit=MEASURED_RUNS_READ)
-        found = [stored_runs.get_run(session=session, run_id=summary.id) for summary in page.items]
+        found = [
+            stored_runs.get_run(session=session, run_id=summary.id)
+            for summary in page.items
+            if any(key.startswith("bus_bandwidth_bytes_per_s") for key in summary.headline)
+        ]
     for run in found:
         value = run.parsed.value("bus_bandwidth_bytes_per_s")
         told = {**run.parsed.workload.extra, **run.parsed.series}

@@ -253,7 +253,8 @@ def _answer_collective(ctx: Context, question: Question, body: dict[str, Any]) -
     if found.time > 0:
         share = start / found.time
         follows = "a smaller array would take hardly less" if share > 0.5 else "bytes decide"
-        details.append(f"Start-up costs are {share:.0%} of it: {follows}.")
+        amount = "less than 1%" if share < 0.01 else f"{share:.0%}"
+        details.append(f"Start-up costs are {amount} of it: {follows}.")
     same = [m for m in found.measured if m.ranks == found.request.ranks]
     near = min(same, key=lambda m: abs(m.size - found.request.bytes), default=None)
     if near is not None and found.request.bytes / 2 <= near.size <= found.request.bytes * 2:
@@ -283,7 +284,7 @@ def _answer_overlap(ctx: Context, question: Question, body: dict[str, Any]) -> P
     few, many = found.curve[0], found.curve[-1]
     details = [
         f"Best is {found.best} {'chunk' if found.best == 1 else 'chunks'}: {few.chunks} leaves the {word} in the open, "
-        f"and {many.chunks} take {time_words(many.time)} for launches, start-up costs and waves that are not full."
+        f"{many.chunks} take {time_words(many.time)} for launches, start-up costs and waves that are not full."
     ]
     return PageAnswer(question, body, result, headline, tuple(details))
 

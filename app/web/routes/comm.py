@@ -129,6 +129,7 @@ def result_context(found: PageAnswer, base: str, address: str) -> dict[str, Any]
         "sources": sources_table(dict(result)) if result.get("sources") else None,
         "links": links_table(result["links"]) if result.get("links") else None,
         "label": found.headline[:200],
+        "taken_defaults": [note for note in result["assumptions"] if " was not given: " in note],
         **_VIEWS[found.question.id](found),
     }
 
@@ -302,11 +303,14 @@ def exposed_view(found: PageAnswer) -> dict[str, Any]:
         ("other", "Other waits", result["other_s"]),
     ]
     return {
+        "is_example": all(
+            found.body.get(name) == value for name, value in (("step_s", 6.73838e-3), ("compute_only_s", 6.35351e-3))
+        ),
         "parts": [
             {"resource": key, "label": name, "value": value, "text": time_words(value)}
             for key, name, value in parts
             if value > 0
-        ]
+        ],
     }
 
 
