@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.charts.base import RESOURCE_LABELS, RESOURCE_TOKENS, ChartSpec, label, seconds, short, time_axis
+from app.charts.base import RESOURCE_LABELS, RESOURCE_TOKENS, ChartSpec, label, seconds, short, time_axis, with_prefix
 from app.domain.moe_pipeline import ExpertLoad, Pipeline
 
 STAGE_LABELS: Mapping[str, str] = {
@@ -82,10 +82,10 @@ def stage_table(seen: Pipeline) -> dict[str, Any]:
     backward = any(direction != "forward" for stage in seen.stages for direction in stage.by_direction)
     columns: list[dict[str, Any]] = [
         {"label": "Stage", "head": True},
-        {"label": "Useful FLOP", "unit": "FLOP"},
-        {"label": "HBM", "unit": "B", "decimal": True, "title": "Fewest bytes that cross HBM"},
-        {"label": "Link, near", "unit": "B", "decimal": True, "title": "Bytes sent one way inside the scale-up domain"},
-        {"label": "Link, far", "unit": "B", "decimal": True, "title": "Bytes sent one way to other nodes"},
+        {"label": "Useful FLOP", "numeric": True},
+        {"label": "HBM", "numeric": True, "title": "Fewest bytes that cross HBM"},
+        {"label": "Link, near", "numeric": True, "title": "Bytes sent one way inside the scale-up domain"},
+        {"label": "Link, far", "numeric": True, "title": "Bytes sent one way to other nodes"},
         {"label": "Launches", "numeric": True},
         {"label": "Bound", "unit": "s", "title": "Least time in a step, mean rank"},
         {"label": "Busiest rank adds", "unit": "s"},
@@ -100,10 +100,10 @@ def stage_table(seen: Pipeline) -> dict[str, Any]:
     for stage in seen.stages:
         row: list[Any] = [
             STAGE_LABELS[stage.stage],
-            stage.bound.total("flop"),
-            stage.bound.hbm_bytes,
-            stage.net["scale_up"],
-            stage.net["scale_out"],
+            _amount(stage.bound.total("flop"), "FLOP"),
+            _amount(stage.bound.hbm_bytes, "B"),
+            _amount(stage.net["scale_up"], "B"),
+            _amount(stage.net["scale_out"], "B"),
             stage.bound.total("launches"),
             stage.time,
             stage.imbalance,
@@ -111,7 +111,7 @@ def stage_table(seen: Pipeline) -> dict[str, Any]:
                 "value": stage.expected.time,
                 "title": f"{seconds(stage.expected.low)} to {seconds(stage.expected.high)}. {stage.expected.basis}",
             },
-            {"resource": stage.binding},
+            {"resource": stage.binding} if stage.time > 0 else {"text": "nothing"},
             stage.exposed,
             stage.exposed / stage.time if stage.time > 0 else {"text": "no time"},
         ]
@@ -120,6 +120,11 @@ def stage_table(seen: Pipeline) -> dict[str, Any]:
             row += [forward, stage.time - forward]
         rows.append(row)
     return {"columns": columns, "rows": rows}
+
+
+def _amount(value: float, unit: str) -> dict[str, Any]:
+    """A quantity with a prefix of its own: stages lie too far apart for one that suits all."""
+    return {"text": with_prefix(value, unit) if value else "0", "value": value}
 
 
 def overlap_timeline(seen: Pipeline, *, title: str, caption: str = "") -> ChartSpec:
@@ -179,6 +184,7 @@ def overlap_timeline(seen: Pipeline, *, title: str, caption: str = "") -> ChartS
             "margin": {"l": 84, "r": 16, "t": 8, "b": 44},
             "xaxis": {"title": {"text": f"Forward pass of one layer, {unit}"}, "range": [0, longest * 1.14 / factor]},
             "yaxis": {"autorange": "reversed", "categoryorder": "array", "categoryarray": lanes},
+            "uniformtext": {"mode": "hide", "minsize": 11},
             "annotations": annotations,
             "showlegend": True,
             "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
@@ -223,7 +229,7 @@ def three_walls(positions: Sequence[Position], *, title: str, caption: str = "")
     drawn = [p for p in positions if p.communication > 0 and p.compute > 0]
     values = [value for p in drawn for value in (p.communication, p.compute)] or [1e-3]
     factor, unit = time_axis(values)
-    low, high = min(values) / factor / 2.2, max(values) / factor * 2.2
+    low, high = min(values) / factor / 3.0, max(values) / factor * 4.0
     traces: list[dict[str, Any]] = [
         {
             "type": "scatter",

@@ -234,46 +234,42 @@ def position(choice: LayoutChoice) -> Position:
 
 def layouts_table(found: tuple[LayoutChoice, ...]) -> dict[str, Any]:
     """Layouts of the same devices side by side, figures of one device and step."""
+    places = {"memory": "memory wall", "communication": "communication wall", "compute": "device wall"}
     rows: list[list[Any]] = []
     for choice in found:
-        p = choice.parallel
-        head = [{"text": choice.name, "note": choice.reason}, p.tp, p.dp, p.ep, p.etp]
+        degrees = " ".join(f"{name.upper()} {getattr(choice.parallel, name)}" for name in ("tp", "dp", "ep", "etp"))
+        head = {"text": choice.name, "note": f"{degrees}. {choice.reason}" if choice.reason else degrees}
         if choice.found is None:
-            rows.append([*head, *[{"text": "cannot be"}] * 7, {"text": ""}])
+            rows.append([head, "cannot be", *[None] * 7])
             continue
         seen, wall = choice.found.pipeline, choice.found.walls
+        most = choice.found.step.tokens_per_second
         rows.append(
             [
-                *head,
+                head,
+                places[wall.binding],
+                seen.levels[seen.level],
                 wall.compute,
                 wall.communication,
                 seen.exposed_communication,
-                seen.levels[seen.level],
-                float(choice.found.step.bound.serial),
                 wall.memory,
-                {"text": str(formatting.quantity(choice.found.step.tokens_per_second, "tokens/s"))}
-                if choice.found.step.runs
-                else {"text": "does not fit"},
-                {"memory": "memory wall", "communication": "communication wall", "compute": "device wall"}[
-                    wall.binding
-                ],
+                float(choice.found.step.bound.serial),
+                {"text": "does not fit"}
+                if most is None
+                else {"text": str(formatting.quantity(most, "tokens/s")), "value": most},
             ]
         )
     return {
         "columns": [
             {"label": "Layout", "head": True, "wrap": True},
-            {"label": "TP", "numeric": True},
-            {"label": "DP", "numeric": True},
-            {"label": "EP", "numeric": True},
-            {"label": "ETP", "numeric": True},
+            {"label": "Stands at"},
+            {"label": "Expert layers", "unit": "s", "title": "At the asked level of overlap"},
             {"label": "On the device", "unit": "s", "title": "Expert layers without their exchanges"},
             {"label": "On links", "unit": "s"},
             {"label": "Exposed", "unit": "s", "title": "Of dispatch and combine, at the asked level of overlap"},
-            {"label": "Expert layers", "unit": "s", "title": "At the asked level of overlap"},
-            {"label": "Whole step", "unit": "s", "title": "Serial bound, attention and the rest included"},
             {"label": "Memory", "unit": "B"},
+            {"label": "Whole step", "unit": "s", "title": "Serial bound, attention and the rest included"},
             {"label": "At most", "numeric": True, "title": "Tokens of all devices over the step's floor"},
-            {"label": "Stands at"},
         ],
         "rows": rows,
     }
