@@ -68,7 +68,7 @@ START: dict[str, float] = {
     "ramp": 1e6,
     "block": 1e-6,
 }
-MOST: dict[str, float] = {"compute": 1.0, "memory": 1.0, "exponent": 1.0, "link": 1.0, "wave": 1.2}
+MOST: dict[str, float] = {"compute": 1.0, "memory": 1.0, "exponent": 8.0, "link": 1.0, "wave": 1.2}
 LEAST: dict[str, float] = {
     "floor": 2e-7,
     "block": 1e-9,

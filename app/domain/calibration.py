@@ -9,10 +9,10 @@ Every kernel follows one form with few parameters, after how kernels behave rath
 
 `floor` is the least time of one kernel (launch, prologue, first bytes, or the latency of a collective), `u` the share
 of the last wave of tiles that is busy (F-11.3), `L` the length of the inner loop (the inner dimension of a product, the
-keys of a query) with `depth` its prologue. `S` counts waves of (sequence, KV head) pairs in a decode, each with a cost
-of its own however short its context. A power mean joins products and bytes: near the ridge both cost.
-A whole step is the sum of its kernels times a residual factor; a step issued by the host one kernel at a time also
-waits for the host.
+keys of a query) with `depth` its prologue; an `exponent` above one says that exponentials hide behind products. `S`
+counts waves of (sequence, KV head) pairs in a decode, each with a cost of its own however short its context. A power
+mean joins products and bytes: near the ridge both cost. A whole step is the sum of its kernels times a residual factor;
+a step issued by the host one kernel at a time also waits for the host.
 
 Parameters come from a file that a tool writes; this module evaluates them. Where no measurement speaks about a device
 family or a precision, the parent class does (all families together), with a spread that was found by leaving families

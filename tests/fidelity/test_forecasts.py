@@ -134,7 +134,7 @@ def test_every_source_is_predicted_unseen() -> None:
 
 def test_fits_are_shares_of_peaks_with_few_parameters() -> None:
     for fit in load_calibration().kernels.values():
-        assert all(0 < fit.parameters.get(name, 1.0) <= 1.0 for name in ("compute", "memory", "exponent", "link"))
+        assert all(0 < fit.parameters.get(name, 1.0) <= 1.0 for name in ("compute", "memory", "link"))
         assert len(fit.parameters) <= 5
         assert fit.low < 1 < fit.high
         assert fit.rows > 0
