@@ -53,7 +53,25 @@ _LINES = (
     ("var(--chart-mark)", "solid", "star"),
 )
 _LEGEND = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
-_CONTEXT_AXIS = {"title": {"text": "Context of a sequence, tokens"}, "type": "log"}
+
+
+def _context_axis(contexts: Array) -> dict[str, Any]:
+    """A logarithmic axis over exactly these contexts."""
+    return {
+        "title": {"text": "Context of a sequence, tokens"},
+        "type": "log",
+        "range": [float(np.log10(contexts[0])), float(np.log10(contexts[-1]))],
+    }
+
+
+def _close_ticks(values: Sequence[float]) -> dict[str, Any]:
+    """Labels at 1, 2 and 5 where a logarithmic axis spans less than two decades: powers of ten would be too few."""
+    shown = [value for value in values if value > 0]
+    if not shown or max(shown) > 100 * min(shown):
+        return {}
+    low, high = int(np.floor(np.log10(min(shown)))), int(np.ceil(np.log10(max(shown))))
+    ticks = [digit * 10.0**power for power in range(low, high + 1) for digit in (1, 2, 5)]
+    return {"tickvals": ticks, "ticktext": [short(tick) for tick in ticks]}
 
 
 def byte_axis(values: Sequence[float]) -> tuple[float, str]:
@@ -145,7 +163,7 @@ def sequence_growth(
         data=tuple(traces),
         layout={
             "margin": {"l": 64, "r": 16, "t": 8, "b": 52},
-            "xaxis": _CONTEXT_AXIS,
+            "xaxis": _context_axis(contexts),
             "yaxis": {"title": {"text": f"Bytes of one sequence, {unit}"}, "rangemode": "tozero"},
             "shapes": [_upright(now)],
             "legend": _LEGEND,
@@ -176,7 +194,11 @@ def page_sizes(
 ) -> ChartSpec:
     """What pages cost, as shares of the payload, over page sizes: empty slots and page tables."""
     traces = []
-    styles = (("var(--object-kv-cache)", "solid", "circle"), ("var(--object-optimizer)", "dash", "square"))
+    styles = (
+        ("var(--object-kv-cache)", "solid", "circle"),
+        ("var(--object-activations)", "dot", "diamond"),
+        ("var(--object-optimizer)", "dash", "square"),
+    )
     for (name, values), (colour, dash, symbol) in zip(shares.items(), styles, strict=False):
         traces.append(
             {
@@ -200,7 +222,7 @@ def page_sizes(
                 "tickvals": list(pages) if len(pages) < 9 else list(pages)[::2],
                 "ticktext": [f"{page:,}" for page in (pages if len(pages) < 9 else pages[::2])],
             },
-            "yaxis": {"title": {"text": "Of the payload, %"}, "type": "log"},
+            "yaxis": {"title": {"text": "Of the payload, %"}, "type": "log", "exponentformat": "power", "dtick": 1},
             "shapes": [_upright(float(now))],
             "legend": _LEGEND,
             "showlegend": True,
@@ -240,7 +262,7 @@ def context_lines(
 
     def text(value: float) -> str:
         if not np.isfinite(value):
-            return "without an end"
+            return "not drawn" if np.isnan(value) else "without an end"
         return size(value) if unit == "B" else seconds(value) if unit == "s" else f"{value:,.0f} {unit}"
 
     traces: list[dict[str, Any]] = []
@@ -273,8 +295,12 @@ def context_lines(
         data=tuple(traces),
         layout={
             "margin": {"l": 64, "r": 16, "t": 8, "b": 52},
-            "xaxis": _CONTEXT_AXIS,
-            "yaxis": {"title": {"text": f"{what}, {shown}"}, "type": "log"},
+            "xaxis": _context_axis(contexts),
+            "yaxis": {
+                "title": {"text": f"{what}, {shown}" if unit in ("B", "s") else what},
+                "type": "log",
+                **_close_ticks([value / factor for value in values]),
+            },
             "legend": _LEGEND,
             "showlegend": True,
         },
@@ -295,7 +321,7 @@ def context_lines(
 
 
 def _cell(value: float) -> object:
-    return value if np.isfinite(value) else {"text": "no end"}
+    return value if np.isfinite(value) else {"text": "all shared" if np.isnan(value) else "no end"}
 
 
 def step_time(
@@ -337,14 +363,15 @@ def step_time(
             _note(
                 float(np.log10(crossover)),
                 f"cache = weights at {crossover:,}",
-                "right" if crossover > float(np.sqrt(contexts[0] * contexts[-1])) else "left",
+                # on the side away from the line of the asked context, if there is room
+                "left" if crossover < float(contexts[0] ** 0.3 * contexts[-1] ** 0.7) else "right",
             )
         )
     return ChartSpec(
         data=tuple(traces),
         layout={
             "margin": {"l": 64, "r": 16, "t": 28, "b": 52},
-            "xaxis": _CONTEXT_AXIS,
+            "xaxis": _context_axis(contexts),
             "yaxis": {"title": {"text": f"Decode step, {unit}"}, "rangemode": "tozero"},
             "shapes": shapes,
             "annotations": annotations,

@@ -233,6 +233,12 @@ def slots_of(lengths: Grid, page: Grid) -> Grid:
     return np.ceil(np.asarray(lengths, dtype=np.float64) / page) * page
 
 
+def expected_empty(lengths: Lengths, page: Grid) -> Grid:
+    """Share of the tokens by which pages exceed them on average, where lengths end anywhere in a page (F-5.3)."""
+    tokens = lengths.tokens
+    return (page - 1.0) / 2.0 * lengths.sequences / tokens if tokens else np.zeros_like(page)
+
+
 def cache_use(shape: CacheShape, lengths: Lengths, page: Grid, *, prefix: float = 0.0, longest: float) -> CacheUse:
     """Bytes of one batch. `page` may be an array of page sizes; `longest` is what a reservation is made for.
 

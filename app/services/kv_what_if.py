@@ -13,6 +13,7 @@ from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitectu
 from app.domain.kv_cache import (
     CacheShape,
     cache_use,
+    expected_empty,
     largest_batch,
     largest_context,
     need,
@@ -505,7 +506,9 @@ def _drawn(answer: KvAnswer, model: ModelSpec, workload: Workload, line: Curve, 
     if estimate.capacity is not None:
         parts = stage_parts(model, workload, estimate.ranks_per_node)
         needed = need(shape, contexts, float(estimate.page), float(estimate.prefix))
-        batch = largest_batch(parts, needed, estimate.capacity)
+        # a sequence that is no longer than the prefix has nothing of its own
+        alone = contexts > estimate.prefix + estimate.page if estimate.prefix else np.full(contexts.shape, True)
+        batch = np.where(alone, largest_batch(parts, needed, estimate.capacity), np.nan)
     return replace(
         line,
         sequence=np.asarray(whole.tokens(contexts) + whole.fixed),
@@ -550,6 +553,7 @@ class PageRow:
     fragmentation: float
     table: float
     saved: float
+    expected: float
     payload: float
 
 
@@ -565,10 +569,14 @@ def page_rows(answer: KvAnswer) -> tuple[PageRow, ...]:
         prefix=float(estimate.prefix),
         longest=estimate.longest,
     )
-    columns = [np.asarray(column).tolist() for column in (use.fragmentation, use.page_table, use.prefix_saved)]
+    expected = expected_empty(estimate.lengths, np.array(sizes, dtype=np.float64))
+    columns = (use.fragmentation, use.page_table, use.prefix_saved, expected)
     payload = float(estimate.whole.payload)
     return tuple(
-        PageRow(size, lost, table, saved, payload) for size, lost, table, saved in zip(sizes, *columns, strict=True)
+        PageRow(size, lost, table, saved, usual, payload)
+        for size, lost, table, saved, usual in zip(
+            sizes, *(np.asarray(column).tolist() for column in columns), strict=True
+        )
     )
 
 

@@ -36,6 +36,7 @@ from app.services.kv_what_if import (
     Curve,
     KvAnswer,
     KvState,
+    PageRow,
     answer_kv,
     by_kind,
     contexts_for,
@@ -277,7 +278,7 @@ def _charts(found: KvAnswer, contexts: Array, lines: tuple[Curve, ...]) -> dict[
         charts["batch"] = context_lines(
             contexts,
             batches[:1],
-            what="Largest batch",
+            what="Sequences that fit",
             unit="sequences",
             point=(now, float(estimate.workload.batch)),
             title=f"{_many(estimate.max_batch)} of {estimate.workload.context_len:,} tokens fit at most",
@@ -286,7 +287,7 @@ def _charts(found: KvAnswer, contexts: Array, lines: tuple[Curve, ...]) -> dict[
         charts["batches"] = context_lines(
             contexts,
             batches,
-            what="Largest batch",
+            what="Sequences that fit",
             unit="sequences",
             point=(now, float(estimate.workload.batch)),
             title="Sequences that fit in one replica",
@@ -354,14 +355,22 @@ def _pages(found: KvAnswer) -> ChartSpec:
     return page_sizes(
         [row.page for row in rows],
         {
-            "Empty slots": [row.fragmentation / payload for row in rows],
+            "Empty in this batch": [row.fragmentation / payload for row in rows],
+            "Empty on average": [row.expected for row in rows],
             "Page tables": [row.table / payload for row in rows],
         },
         now=found.estimate.page,
-        title=f"Pages of {now.page:,} tokens leave {now.fragmentation / payload:.2%} of the payload empty; "
-        f"least is lost with {best.page:,}",
-        caption=f"{_conditions(found)}; the line is the chosen size",
+        title=_page_title(now, best, payload),
+        caption=f"{_conditions(found)}; the line is the chosen size. Bytes only: kernels read small pages more slowly",
     )
+
+
+def _page_title(now: PageRow, best: PageRow, payload: float) -> str:
+    if now.fragmentation == 0:
+        whole = f"These lengths fill whole pages of {now.page:,} tokens"
+        return f"{whole}; lengths of any kind would leave {now.expected:.2%} of the payload empty"
+    lost = f"Pages of {now.page:,} tokens leave {now.fragmentation / payload:.2%} of the payload empty"
+    return lost if best.page == now.page else f"{lost}; least is lost with {best.page:,}"
 
 
 def _step(found: KvAnswer, contexts: Array) -> ChartSpec:
@@ -406,18 +415,21 @@ def _tables(found: KvAnswer) -> dict[str, Any]:
     fits = [
         [
             int(row.batch),
-            int(row.batch * dp),
             _context_cell(row.context),
             _context_cell(row.batch * row.context),
-            _context_cell(row.batch * row.context * dp),
+            *([int(row.batch * dp), _context_cell(row.batch * row.context * dp)] if dp > 1 else []),
         ]
         for row in fit_rows(found)
+    ]
+    all_replicas = [
+        {"label": f"Sequences, {dp} replicas", "numeric": True},
+        {"label": f"Cached tokens, {dp} replicas", "numeric": True},
     ]
     formats = [
         [
             row.name,
-            row.bits,
-            row.effective_bits,
+            {"text": f"{row.bits:g}", "value": row.bits},
+            {"text": f"{row.effective_bits:g}", "value": row.effective_bits},
             row.bytes_per_token,
             row.total,
             _context_cell(row.max_batch),
@@ -441,11 +453,14 @@ def _tables(found: KvAnswer) -> dict[str, Any]:
         },
         "fits": {
             "columns": [
-                {"label": "Batch of a replica", "numeric": True},
-                {"label": f"In {dp} {'replica' if dp == 1 else 'replicas'}", "numeric": True},
+                {"label": "Batch of a replica" if dp > 1 else "Batch", "numeric": True},
                 {"label": "Largest context", "numeric": True},
-                {"label": f"Cached tokens, {devices} {'device' if devices == 1 else 'devices'}", "numeric": True},
-                {"label": "Cached tokens, all replicas", "numeric": True},
+                {
+                    "label": f"Cached tokens, {devices} {'device' if devices == 1 else 'devices'}",
+                    "numeric": True,
+                    "title": "A prefix counts for each sequence that has it",
+                },
+                *(all_replicas if dp > 1 else []),
             ],
             "rows": fits,
         },
