@@ -21,7 +21,7 @@ PYTHON_LOCKS = ("requirements.lock", "requirements-dev.lock", "requirements-node
 ADDRESS = re.compile(r"[a-z+]+://|index[-]url|find[-]links|trusted[-]host", re.IGNORECASE)
 REQUIREMENT = re.compile(r"^([a-z0-9][a-z0-9._-]*)==([^ ;\\]+)", re.MULTILINE)
 MACHINE_PATH = re.compile(r"(?<![\w.-])/(?:(?:work|root)/\w|(?:home|Users)/(?!user/|somebody/|joe/)\w)")
-"""Folders of a machine. Uploaded files name some, so fixtures and their tests call their owner user, somebody or joe."""
+"""Folders of a machine. Uploaded files name some, so fixtures and their tests call the owner user, somebody or joe."""
 REGISTRY_HOST = re.compile(r"registry\.npmjs|registry\.yarnpkg|files\.pythonhosted|pypi\.org/simple")
 
 
