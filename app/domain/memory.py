@@ -180,13 +180,24 @@ def _matrices(h: int, width: int, gated: bool, bias: bool, tp: Grid) -> Grid:
     return matrices * h * width / tp + (((matrices - 1) * width / tp + h) if bias else 0)
 
 
+def _with_replicas(model: ModelSpec, replicas: int) -> float:
+    """Experts held by all ranks with so many further copies a layer, over those without."""
+    if not replicas:
+        return 1.0
+    layers = [group for group in model.layers if isinstance(group.mlp, MoeMlp)]
+    sizes = [group.count * float(_expert_parameters(group, model.hidden_size, 1.0)) for group in layers]
+    experts = [group.mlp.experts for group in layers if isinstance(group.mlp, MoeMlp)]
+    more = [size * replicas / number for size, number in zip(sizes, experts, strict=True)]
+    return 1.0 + sum(more) / sum(sizes) if sizes else 1.0
+
+
 def running_parameters(
     model: ModelSpec, workload: Workload, layout: Layout, stage: Stage = "heaviest"
 ) -> StageParameters:
     """Parameters of a device with those of the tower and the prediction modules that the workload asks for."""
     own = stage_parameters(model, layout, stage)
     dense: Grid = own.dense
-    experts: Grid = own.experts
+    experts: Grid = own.experts * _with_replicas(model, workload.dispatch.replicas)
     if model.tower is not None and visual_tokens(model, workload):
         tower = sharded_parameters(model.tower.stack, layout.tp)
         dense = dense + tower.total + model.tower.projector_elements

@@ -15,10 +15,10 @@ from app.domain.errors import InvalidInput
 from app.domain.hardware import HardwareProfile
 from app.domain.levers.base import LeverRequest, lever_path
 from app.domain.levers.batching import accepted_tokens
-from app.domain.levers.experts import replicated_skew
 from app.domain.levers.products import waves_lost
 from app.domain.levers.registry import LEVERS
 from app.domain.model import ModelSpec
+from app.domain.routing import replicated_skew
 from app.domain.workload import Dtypes, Parallel, Routing, Workload
 from app.services.estimate import bound_json, bound_of
 from tests.domain.architectures import DEEPSEEK_V3, GPT3_175B, H100, LLAMA3_8B, MIXTRAL_8X7B
@@ -276,7 +276,13 @@ def test_copies_of_a_busy_expert_level_the_ranks() -> None:
     assert replicated_skew([0.4, 0.2, 0.2, 0.2], 2, 2) == pytest.approx((0.2 + 0.2 + 0.4 / 3) * 2 - 1)
     routing = Routing(kind="histogram", tokens_per_expert=(4, 2, 2, 2, 2, 2, 2, 4))
     workload = Workload(phase="decode", batch=64, context_len=16, parallel=Parallel(dp=8, ep=8), routing=routing)
-    assert row(MIXTRAL_8X7B, workload, "expert-replication", copies=8)["saved_s"] > 0
+    plain = bound_json(bound_of(DEVICE, MIXTRAL_8X7B, workload))
+    # eight experts with twice the mean on two of them; each of the copies takes weights of its own
+    levers = [LeverRequest("expert-replication", {"copies": 8})]
+    level = bound_json(bound_of(DEVICE, MIXTRAL_8X7B, workload, levers=levers))
+    assert 0 <= level["terms"]["imbalance_s"] < plain["terms"]["imbalance_s"]
+    copies = 32 * 3 * 4096 * 14336 * 2
+    assert level["memory"]["peak_bytes"] - plain["memory"]["peak_bytes"] == pytest.approx(copies)
 
 
 def test_rings_through_all_ranks_are_limited_by_the_outer_link() -> None:

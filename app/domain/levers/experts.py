@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from heapq import heapify, heappop, heappush, heapreplace
 
 import numpy as np
 
 from app.domain.blocks.context import StepContext
-from app.domain.blocks.mlp import expected_destinations
-from app.domain.collectives import wire_bytes
+from app.domain.blocks.mlp import dispatched_bytes, sent_copies
 from app.domain.cost import Op, Tier
 from app.domain.errors import InvalidInput
 from app.domain.levers.attention import effort_lever
@@ -30,28 +28,21 @@ from app.domain.levers.conditions import (
 )
 from app.domain.levers.edits import (
     each,
-    exchanged,
     hidden,
-    in_order,
     is_expert_exchange,
     is_expert_product,
     more_resident,
     named,
-    net_times,
-    one,
     padded,
     resident,
 )
 from app.domain.model import MoeMlp
-from app.domain.routing import expert_shares, rank_skew
 from app.domain.units import Grid
 from app.domain.workload import Workload
 
 PERMUTATIONS = ("permute-fusion", "scattermoe", "sonicmoe")
 DISPATCHERS = ("deepep", "hybridep", "ag-rs-dispatch")
 EXCHANGE_OVERLAP = ("shared-expert-overlap", "fwd-bwd-overlap", "dualpipe", "comet", "moe-megakernel")
-FP8_WITH_SCALE = 1 + 4 / 128
-"""Bytes of an fp8 element with one fp32 scale for each 128 (F-9.3)."""
 
 
 def _others(own: str, family: tuple[str, ...]) -> tuple[str, ...]:
@@ -153,46 +144,38 @@ def _permute_apart(_: Scenario, __: Params) -> Edit:
     return Edit("permute-fusion", each(named("permute", "unpermute"), rows))
 
 
-def _destinations(ctx: StepContext) -> tuple[float, float, float, float]:
-    """Size of the expert group, ranks of it in a node, and distinct ranks and nodes of a token's experts."""
-    group, moe = ctx.layout.expert_group, _experts(ctx)
-    size, local = one(group.size), one(group.local)
-    nodes = float(np.ceil(size / local))
-    to_ranks = one(expected_destinations(size, moe.experts, moe.top_k))
-    return size, local, to_ranks, one(expected_destinations(nodes, moe.experts, moe.top_k))
-
-
-def _sent_once(ctx: StepContext) -> Grid:
-    """Bytes of the tokens that a rank sends to experts, one copy each."""
-    width = _experts(ctx).latent_size or ctx.hidden
-    return ctx.replica_tokens / (ctx.layout.tp * ctx.layout.cp) * width * ctx.wire
-
-
 def _every_copy(id_: str) -> Callable[[Scenario, Params], Edit]:
     def edit(_: Scenario, params: Params) -> Edit:
         def rows(op: Op, ctx: StepContext) -> Op:
-            size, local, _ranks, _nodes = _destinations(ctx)
-            copies = _sent_once(ctx) * _experts(ctx).top_k
-            near, far = copies * (local - 1.0) / size, copies * (size - local) / size
-            net: dict[Tier, Grid] = dict(op.net)
-            net["scale_up"] = np.maximum(net.get("scale_up", 0.0), near)
-            net["scale_out"] = np.maximum(net.get("scale_out", 0.0), far)
-            return replace(op, net=net, effort=op.effort * params["slower"])
+            scheme = replace(ctx.workload.dispatch, scheme="all_to_all")
+            apart = replace(ctx, workload=replace(ctx.workload, dispatch=scheme))
+            near, far = sent_copies(apart, _experts(ctx))
+            forward = op.base == "dispatch" and op.direction != "backward"
+            size = _sent_once(ctx) * (dispatched_bytes(ctx) if forward else ctx.wire)
+            net: dict[Tier, Grid] = {
+                "scale_up": np.maximum(op.net.get("scale_up", 0.0), size * near),
+                "scale_out": np.maximum(op.net.get("scale_out", 0.0), size * far),
+            }
+            return replace(op, net={**op.net, **net}, effort=op.effort * params["slower"])
 
         return Edit(id_, each(is_expert_exchange, rows))
 
     return edit
 
 
-def _gathered_everywhere(scenario: Scenario, _: Params) -> Scenario:
-    def rows(op: Op, ctx: StepContext) -> Op:
-        group = ctx.layout.expert_group
-        kind = "all_gather" if op.base == "dispatch" else "reduce_scatter"
-        net = wire_bytes(kind, _sent_once(ctx) * group.size, group.size, group.local)
-        return replace(op, net=net, net_in_switch=None)
+def _sent_once(ctx: StepContext) -> Grid:
+    """Elements of the tokens that a rank sends to experts, one copy each."""
+    width = _experts(ctx).latent_size or ctx.hidden
+    return ctx.replica_tokens / (ctx.layout.tp * ctx.layout.cp) * width
 
-    balanced = each(lambda op: op.base == "permute", lambda op, _: replace(op, launches=0.0))
-    return scenario.with_edit(Edit("ag-rs-dispatch", in_order(each(is_expert_exchange, rows), balanced)))
+
+def _dispatched(scenario: Scenario, **changes: object) -> Scenario:
+    return scenario.with_workload(dispatch=replace(scenario.workload.dispatch, **changes))  # type: ignore[arg-type]
+
+
+def _gathered_everywhere(scenario: Scenario, _: Params) -> Scenario:
+    placed = each(lambda op: op.base == "permute", lambda op, _: replace(op, launches=0.0))
+    return _dispatched(scenario, scheme="all_gather").with_edit(Edit("ag-rs-dispatch", placed))
 
 
 def _few_ranks(scenario: Scenario) -> str | None:
@@ -202,31 +185,11 @@ def _few_ranks(scenario: Scenario) -> str | None:
 
 
 def _fp8_out(scenario: Scenario, _: Params) -> Scenario:
-    def rows(op: Op, ctx: StepContext) -> Op:
-        if op.direction == "backward":
-            return op  # gradients of the dispatched tokens come back as the combine sends results
-        return exchanged(op, lambda net: net_times(net, FP8_WITH_SCALE / ctx.wire))
-
-    return scenario.with_edit(Edit("fp8-dispatch", each(named("dispatch"), rows)))
+    return _dispatched(scenario, dtype="fp8")
 
 
 def _few_nodes(scenario: Scenario, params: Params) -> Scenario:
-    most = params["nodes"]
-
-    def rows(op: Op, ctx: StepContext) -> Op:
-        size, local, _, to_nodes = _destinations(ctx)
-        nodes = float(np.ceil(size / local))
-        if to_nodes <= most:
-            return op
-        moe = _experts(ctx)
-        reach = one(expected_destinations(most * local, round(moe.experts * most / nodes), moe.top_k))
-        far = min(to_nodes, most) * (1.0 - 1.0 / nodes)
-        near = max(min(reach, most * local) * (1.0 - 1.0 / size) - far, 0.0)
-        sent = op.net.get("scale_out", 0.0) / (to_nodes * (1.0 - 1.0 / nodes))
-        near_now = op.net.get("scale_up", 0.0)
-        return replace(op, net={**op.net, "scale_up": np.minimum(near_now, sent * near), "scale_out": sent * far})
-
-    return scenario.with_edit(Edit("node-limited-routing", each(is_expert_exchange, rows)))
+    return _dispatched(scenario, node_limit=int(params["nodes"]))
 
 
 def _is_skewed(scenario: Scenario) -> str | None:
@@ -239,60 +202,11 @@ def _no_router_skew(scenario: Scenario, _: Params) -> Scenario:
     return scenario.with_workload(routing=replace(w.routing, kind="random", tokens_per_expert=()))
 
 
-def replicated_skew(shares: list[float], ranks: int, copies: int) -> float:
-    """Busiest rank over the mean, less one, when the most loaded experts get `copies` further slots in all.
-
-    Each further slot goes to the expert with the largest load a slot; slots are laid on ranks from the largest load to
-    the smallest, each on the least loaded rank that has room.
-    """
-    slots = [1] * len(shares)
-    by_load = [(-share, expert) for expert, share in enumerate(shares)]
-    heapify(by_load)
-    for _ in range(copies):
-        busiest = by_load[0][1]
-        slots[busiest] += 1
-        heapreplace(by_load, (-shares[busiest] / slots[busiest], busiest))
-    loads = sorted((s / n for s, n in zip(shares, slots, strict=True) for _ in range(n)), reverse=True)
-    room = [-(-len(loads) // ranks)] * ranks
-    held = [0.0] * ranks
-    least = [(0.0, rank) for rank in range(ranks)]
-    for load in loads:
-        _, rank = heappop(least)
-        held[rank] += load
-        room[rank] -= 1
-        if room[rank]:
-            heappush(least, (held[rank], rank))
-    return max(held) * ranks / sum(held) - 1.0
-
-
 def _replicas(scenario: Scenario, params: Params) -> Scenario:
     copies = int(params["copies"])
-    p = scenario.workload.parallel
-    if copies % p.ep:
-        raise InvalidInput("copies", f"{copies} copies do not divide over {p.ep} ranks")
-    routing = scenario.workload.routing
-    skews = {}
-    for moe in experts_of(scenario):
-        shares = expert_shares(routing, moe.experts)
-        if shares is not None:
-            before = float(rank_skew(routing, 1.0, moe.experts, p.ep))
-            skews[before] = min(replicated_skew(shares.tolist(), p.ep, copies), before)
-
-    def rows(op: Op, _: StepContext) -> Op:
-        return replace(op, skew=skews.get(one(op.skew), op.skew)) if one(op.skew) > 0 else op
-
-    def weights(workload: Workload) -> float:
-        size = 0.0
-        for group in scenario.model.layers:
-            if isinstance(group.mlp, MoeMlp):
-                m = group.mlp
-                width = m.latent_size or scenario.model.hidden_size
-                size += group.count * (3 if m.gated else 2) * width * m.expert_intermediate / p.etp
-        return size * copies / p.ep * workload.dtypes.bytes_of("weights") / p.pp
-
-    return scenario.with_edit(
-        Edit("expert-replication", each(lambda _: True, rows), more_resident("parameters", weights))
-    )
+    if copies % scenario.workload.parallel.ep:
+        raise InvalidInput("copies", f"{copies} copies do not divide over {scenario.workload.parallel.ep} ranks")
+    return _dispatched(scenario, replicas=copies)
 
 
 def _behind(id_: str, *, share: str = "hidden") -> Callable[[Scenario, Params], Scenario]:
@@ -487,7 +401,7 @@ EXPERT_LEVERS: tuple[Lever, ...] = (
         "expert-replication",
         "Copies of busy experts",
         "runtime",
-        "The busiest experts get further copies, laid on the least loaded ranks; each copy takes its weights (F-9.7).",
+        "Busy experts get further copies on the least loaded ranks; each is held and read like an expert (F-9.7).",
         first_of(needs_experts, _APART, _is_skewed),
         change=_replicas,
         params=(Param("copies", 32, 1, 4096, "further expert copies of a layer over all ranks", whole=True),),
