@@ -141,18 +141,19 @@ class CostTable:
             tier: tuple((op.net if op.net_in_switch is None else op.net_in_switch).get(tier, 0.0) for op in rows)
             for tier in TIERS
         }
-        grids = {
-            np.shape(cell)
-            for column in (*values.values(), *net.values(), *in_switch.values())
-            for cell in column
-            if not isinstance(cell, (float, int))
-        }
-        shape = np.broadcast_shapes(np.shape(tokens), np.shape(devices), *grids)
+        columns = {**values, **_tagged("net", net), **_tagged("in switch", in_switch)}
+        stacked = _one_point(columns) if np.ndim(tokens) == np.ndim(devices) == 0 else None
+        if stacked is None:
+            grids = {
+                np.shape(cell) for column in columns.values() for cell in column if not isinstance(cell, (float, int))
+            }
+            shape = np.broadcast_shapes(np.shape(tokens), np.shape(devices), *grids)
+            stacked = {name: _stack(column, shape) for name, column in columns.items()}
         return cls(
             ops=rows,
-            columns={name: _stack(column, shape) for name, column in values.items()},
-            net={tier: _stack(column, shape) for tier, column in net.items()},
-            net_in_switch={tier: _stack(column, shape) for tier, column in in_switch.items()},
+            columns={name: stacked[name] for name in values},
+            net={tier: stacked[f"net {tier}"] for tier in TIERS},
+            net_in_switch={tier: stacked[f"in switch {tier}"] for tier in TIERS},
             tokens=tokens,
             devices=devices,
             bubble=bubble,
@@ -194,6 +195,23 @@ _CELLS = attrgetter(*COLUMNS)
 
 def _ever(count: Grid) -> bool:
     return count > 0 if isinstance(count, (float, int)) else bool(np.any(count > 0))
+
+
+def _tagged(tag: str, columns: Mapping[Tier, tuple[Grid, ...]]) -> dict[str, tuple[Grid, ...]]:
+    return {f"{tag} {tier}": column for tier, column in columns.items()}
+
+
+def _one_point(columns: Mapping[str, tuple[Grid, ...]]) -> dict[str, Array] | None:
+    """Columns of one number a cell, or None where some cell is a sweep: faster than looking at each cell."""
+    found: dict[str, Array] = {}
+    for name, column in columns.items():
+        try:
+            found[name] = flat = np.array(column, dtype=np.float64)
+        except ValueError:
+            return None
+        if flat.ndim != 1:
+            return None
+    return found
 
 
 def _stack(column: tuple[Grid, ...], shape: tuple[int, ...]) -> Array:
