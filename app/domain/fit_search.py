@@ -21,13 +21,13 @@ from app.domain.workload import Workload
 
 Kind: TypeAlias = Literal["layout", "micro-batches", "lever"]
 
-WIDTH = 10
+WIDTH = 8
 """Combinations that are followed from one step to the next."""
 
 DEPTH = 4
 """Moves in a proposal at most."""
 
-TIMED = 10
+TIMED = 8
 """Combinations that fit and are timed."""
 
 MAX_LAYOUTS = 18
@@ -448,7 +448,7 @@ def _proposals(question: _Question, start: _Node, found: Sequence[_Node], capaci
     """
     likely = sorted(found, key=lambda node: (node.cost, len(node.moves), node.peak))
     exact = _timed(question, [node for node in likely if node.exact])
-    narrowed = [node for node in likely if not node.exact]
+    narrowed = [node for node in likely if not node.exact][: 4 * TIMED]
     least = min((_narrowness(question, node) for node in narrowed), default=(0.0, 0))
     narrow = _timed(question, [node for node in narrowed if _narrowness(question, node) == least])
     chosen: list[_Node] = []

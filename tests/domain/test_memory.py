@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.memory import OBJECTS, kv_bytes_per_token, memory_use, sharded_parameters
+from app.domain.layout import layout_of
+from app.domain.memory import (
+    OBJECTS,
+    kv_bytes_per_token,
+    memory_by_stage,
+    memory_use,
+    micro_batches_in_flight,
+    sharded_parameters,
+    stage_layers,
+)
+from app.domain.memory_reserve import NO_RESERVE, Reserve, communication_buffers, reserve_edit
 from app.domain.model import ModelSpec
 from app.domain.workload import Dtypes, KvSettings, Parallel, Workload
-from tests.domain.architectures import ALL, LLAMA3_8B, WINDOWED
+from tests.domain.architectures import ALL, DEEPSEEK_V3, LLAMA3_8B, WINDOWED
 from tests.domain.test_properties import workloads
 
 some = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -107,3 +118,82 @@ def test_the_largest_batch_of_training_counts_activations_and_logits() -> None:
     assert use.objects["activations"] == activations
     sequence = activations + 4096 * 128_256 * 8
     assert use.largest_batch == int((80e9 - 8_030_261_248 / 64) / sequence) == 3
+
+
+def test_every_stage_of_a_pipeline_holds_its_own_micro_batches() -> None:
+    """Four stages, sixteen micro-batches. 1F1B: one for itself and each stage after it. GPipe: all of them everywhere.
+    Two chunks: stage k runs 4 + 2 (3 - k) + 1 chunks of half a stage before its first backward pass."""
+
+    def held(**parallel: Any) -> list[float]:
+        asked = Workload(phase="train", seq_len=8, parallel=Parallel(pp=4, **parallel))
+        return [micro_batches_in_flight(asked, stage) for stage in range(4)]
+
+    assert held(micro_batches=16) == [4, 3, 2, 1]
+    assert held(micro_batches=2) == [2, 2, 2, 1]
+    assert held(micro_batches=16, schedule="gpipe") == [16] * 4
+    assert held(micro_batches=16, virtual_stages=2) == [5.5, 4.5, 3.5, 2.5]
+    assert held(micro_batches=3, virtual_stages=2) == [3, 3, 3, 2.5]
+
+
+def test_layers_that_are_left_over_go_to_the_first_stages() -> None:
+    """61 layers on 16 stages: 13 of four and three of three."""
+    layout = layout_of(DEEPSEEK_V3, Workload(phase="train", seq_len=8, parallel=Parallel(pp=16)), 8)
+    layers = [stage_layers(DEEPSEEK_V3, layout, stage) for stage in range(16)]
+    assert layers == [4] * 13 + [3] * 3
+    assert stage_layers(DEEPSEEK_V3, layout) == 4
+
+
+def test_a_layer_is_brought_back_once_whatever_is_under_way() -> None:
+    """Llama-3-8B in four stages with full recomputation: four micro-batches keep eight layer inputs each, and one layer
+    is whole: 2 (4 * 4096 + 8192 + 2048 + 3 * 14336) + 4 * 32 bytes a token."""
+    step = Workload(phase="train", seq_len=1024, recompute="full", parallel=Parallel(pp=4, micro_batches=8))
+    kept = 4 * 8 * 1024 * 4096 * 2
+    whole = 1024 * (2 * (4 * 4096 + 8192 + 2048 + 3 * 14336) + 4 * 32)
+    assert memory_by_stage(LLAMA3_8B, step)[0]["activations"] == kept + whole
+
+
+@some
+@given(st.sampled_from(ALL), workloads("train"), st.sampled_from([1, 2, 4]))
+def test_the_answer_is_the_fullest_stage(model: ModelSpec, workload: Workload, pp: int) -> None:
+    asked = replace(workload, parallel=replace(workload.parallel, pp=pp, micro_batches=4))
+    stages = memory_by_stage(model, asked)
+    assert len(stages) == pp
+    assert memory_use(model, asked, None).peak == max(sum(objects.values()) for objects in stages.values())
+
+
+@some
+@given(st.sampled_from(ALL), workloads(), st.floats(1e8, 1e13), st.floats(0, 0.5))
+def test_a_reserve_only_adds_and_the_largest_batch_still_is(
+    model: ModelSpec, workload: Workload, capacity: float, lost: float
+) -> None:
+    layout = layout_of(model, workload, 8)
+    edit = reserve_edit(model, layout, Reserve(fragmentation=lost))
+    use = memory_use(model, workload, capacity, edit=edit)
+    least = memory_use(model, workload, capacity)
+    assert all(size >= least.objects[name] for name, size in use.objects.items())
+    assert least.largest_batch is not None
+    assert use.largest_batch is not None
+    assert use.largest_batch <= least.largest_batch
+    if use.largest_batch:
+        assert memory_use(model, replace(workload, batch=use.largest_batch), capacity, edit=edit).fits
+    assert not memory_use(model, replace(workload, batch=use.largest_batch + 1), capacity, edit=edit).fits
+    nothing = reserve_edit(model, layout, NO_RESERVE)
+    if workload.parallel.devices == 1:
+        assert memory_use(model, workload, None, edit=nothing).objects == least.objects
+
+
+def test_buffers_of_a_layout_by_hand() -> None:
+    """Llama-3-8B, 1024 tokens of 4096 channels in bf16 are 8 MiB: TP takes one, a hand-over in training four."""
+    mib = 2**20
+    step = Workload(phase="train", seq_len=1024, parallel=Parallel(tp=2, pp=2, dp=2, micro_batches=2))
+    layout = layout_of(LLAMA3_8B, step, 8)
+    held = memory_use(LLAMA3_8B, step, None).objects
+    assert communication_buffers(LLAMA3_8B, step, layout, Reserve(), held) == {
+        "gradient buckets": 50 * mib,
+        "tensor exchange": 8 * mib,
+        "stage hand-over": 32 * mib,
+    }
+    decode = Workload(batch=64, context_len=100, parallel=Parallel(tp=2))
+    assert communication_buffers(LLAMA3_8B, decode, layout_of(LLAMA3_8B, decode, 8), Reserve(), held) == {
+        "tensor exchange": 64 * 4096 * 2
+    }
