@@ -41,6 +41,7 @@ from app.services.estimate import (
     terms_json,
 )
 from app.services.references import own_names, resolve_model
+from app.services.what_if import WhatIf, state_of
 
 DEFAULT_HARDWARE = "nvidia-h800-sxm"
 DEFAULT_MODEL = "deepseek-v3"
@@ -549,6 +550,29 @@ def _time(value: float) -> str:
 
 def _count(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+
+
+def lab_state(ctx: Context, found: MoeAnswer) -> WhatIf | None:
+    """The what-if lab's state with the same step, dispatch as levers; None where the lab cannot ask the same."""
+    body = {**found.request, "workload": dict(found.request["workload"])}
+    dispatch = body["workload"].pop("dispatch")
+    body["workload"].pop("overlap")  # the bound does not know it
+    plain = state_of(BoundRequest.model_validate(body), found.found.step.model)
+    levers: list[tuple[str, dict[str, float]]] = []
+    if dispatch.get("dtype") == "fp8":
+        levers.append(("fp8-dispatch", {}))
+    if "node_limit" in dispatch:
+        levers.append(("node-limited-routing", {"nodes": float(dispatch["node_limit"])}))
+    if dispatch.get("replicas"):
+        levers.append(("expert-replication", {"copies": float(dispatch["replicas"])}))
+    if plain is None:
+        return None
+    state = plain.with_levers(levers)
+    try:
+        same = estimate_bound(ctx, state.request(found.found.step.model))
+    except (InvalidInput, MissingFigure):
+        return None
+    return state if same.workload == replace(found.found.step.workload, overlap="none") else None
 
 
 # ---- published figures beside their bounds ---------------------------------------------------------------------------

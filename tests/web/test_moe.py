@@ -61,8 +61,17 @@ def test_page_and_api_give_the_same_numbers(client: TestClient, name: str) -> No
             assert f'data-exact="{row["time_s"]!r} s"' in page.text
 
 
-def test_page_api_and_lab_give_the_same_number(client: TestClient) -> None:
-    page = client.get(f"{MIXTRAL}&dispatch=bf16&weights=bf16&activations=bf16")
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/moe",
+        "/moe?node_limit=0&routing=zipf&replicas=64",
+        f"{MIXTRAL}&dispatch=bf16&weights=bf16&activations=bf16",
+        query("/moe", **PRESETS["DeepSeek-V3 training"].query()),
+    ],
+)
+def test_page_api_and_lab_give_the_same_number(client: TestClient, address: str) -> None:
+    page = client.get(address)
     link = re.search(r'href="([^"]+)">Open in the lab', page.text)
     assert link is not None
     lab = client.get(html.unescape(link[1]))
@@ -73,7 +82,8 @@ def test_page_api_and_lab_give_the_same_number(client: TestClient) -> None:
 
 
 def test_the_lab_is_not_offered_for_what_it_has_no_control_for(client: TestClient) -> None:
-    assert "Open in the lab" not in client.get(f"{MIXTRAL}&scheme=all_to_all").text
+    for asked in ("scheme=all_to_all", "capacity=1.25", "dispatch=fp16"):
+        assert "Open in the lab" not in client.get(f"{MIXTRAL}&{asked}").text
 
 
 def test_the_frozen_question_goes_into_a_comparison(client: TestClient) -> None:

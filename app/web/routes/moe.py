@@ -16,7 +16,6 @@ from app.catalog.published import published_experts
 from app.charts.moe import STAGE_LABELS, Position, expert_loads, overlap_timeline, stage_bars, stage_table, three_walls
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
 from app.domain.precision import PRECISIONS
-from app.services.contracts import BoundRequest
 from app.services.moe import (
     FIELDS,
     MAX_HISTOGRAM_TEXT,
@@ -27,11 +26,12 @@ from app.services.moe import (
     answer,
     expert_models,
     histogram_text,
+    lab_state,
     moe_json,
     published_rows,
     read_histogram,
 )
-from app.services.what_if import WhatIf, choices, state_of
+from app.services.what_if import WhatIf, choices
 from app.web import formatting, rendering
 from app.web.deps import Ctx
 from app.web.moe_form import MoeForm, moe_errors, moe_form
@@ -145,7 +145,7 @@ def result_context(ctx: Any, found: MoeAnswer, base: str) -> dict[str, Any]:
         "conditions": conditions(estimate),
         "address": base + rendering.query("/moe", **state.query()),
         "state_query": rendering.query("", **state.query()).removeprefix("?"),
-        "lab_url": lab_url(ctx, found),
+        "lab_url": rendering.query("/explore", **lab.query()) if (lab := lab_state(ctx, found)) else "",
         "curl": curl(base, found.request),
         "expected_range": " to ".join(str(formatting.quantity(expected[end], "s")) for end in ("low_s", "high_s")),
         "room_note": "capacity not stated"
@@ -369,14 +369,6 @@ def published_table(ctx: Any) -> dict[str, Any]:
         ],
         "rows": rows,
     }
-
-
-def lab_url(ctx: Any, found: MoeAnswer) -> str:
-    """The same step in the what-if lab; empty where the lab has no control for something asked here."""
-    body = json.loads(json.dumps(found.request))
-    body["workload"].pop("overlap")  # the bound does not know it
-    state = state_of(BoundRequest.model_validate(body), found.found.step.model)
-    return "" if state is None else rendering.query("/explore", **state.query())
 
 
 def summary(found: MoeEstimate) -> str:
