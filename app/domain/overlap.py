@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from app.domain.errors import InvalidInput
-from app.domain.units import Bytes, BytesPerSecond, FlopPerSecond, Ratio, Seconds
+from app.domain.units import Bytes, BytesPerSecond, Flop, FlopPerSecond, Ratio, Seconds
 
 OVERLAP_EFFICIENCY: Mapping[str, Ratio] = {"L0": 0.0, "L1": 0.3, "L2": 0.7, "L3": 0.9}
 """Share of the compute beside a collective that hides it, by level (judgement, F-1.5): none, stream, chunk, tile."""
@@ -52,10 +52,13 @@ def tokens_that_hide_a_gather(item: Bytes, rate: FlopPerSecond, bandwidth: Bytes
 
 
 def tokens_that_hide_a_ring_hop(
-    item: Bytes, rate: FlopPerSecond, bandwidth: BytesPerSecond, heads: int, kv_heads: int
+    sent_a_token: Bytes, flop_a_pair: Flop, rate: FlopPerSecond, bandwidth: BytesPerSecond
 ) -> float:
-    """Tokens of a rank from which attending to a block of keys takes as long as sending the next block (F-7.5)."""
-    return rate / bandwidth * item / 2.0 * kv_heads / heads
+    """Tokens of a rank from which attending to a block of keys takes as long as sending the next block (F-7.5).
+
+    A rank of `c` tokens computes `c c flop_a_pair` and sends `c sent_a_token`, both of its share of the heads.
+    """
+    return rate / bandwidth * sent_a_token / flop_a_pair
 
 
 # ---- a collective and a product in chunks ---------------------------------------------------------------------------

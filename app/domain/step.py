@@ -214,8 +214,8 @@ def _layer_rows(ctx: StepContext, group: LayerGroup) -> list[Op]:
     elif isinstance(group.mlp, MoeMlp):
         rows += moe_rows(ctx, group.mlp, count)
     if ctx.model.parallel_block and group.mixer is not None and group.mlp is not None:
-        # both halves add into one sum, so one all-reduce serves the layer
-        first = next(i for i, op in enumerate(rows) if op.kind == "collective")
+        # both halves add into one sum, so one all-reduce serves the layer; other exchanges stay
+        first = next(i for i, op in enumerate(rows) if op.name.endswith("all-reduce"))
         del rows[first]
     return rows
 

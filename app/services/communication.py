@@ -33,7 +33,7 @@ from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.hardware import HardwareProfile
 from app.domain.layout import Group, layout_of
 from app.domain.lower_bound import ceilings
-from app.domain.model import Attention, ModelSpec
+from app.domain.model import Attention, LatentAttention, ModelSpec
 from app.domain.overlap import (
     LEVELS,
     ChunkedTimeline,
@@ -906,7 +906,7 @@ def estimate_context_parallel(ctx: Context, request: ContextParallelRequest) -> 
         raise InvalidInput(("workload", "phase"), "a decoded token has no sequence to exchange: use prefill or train")
     if p.cp < 2:
         raise InvalidInput(("workload", "parallel", "cp"), "context parallelism needs at least 2 ranks")
-    attention = next((m for _, m in model.attention_groups() if isinstance(m, Attention) and m.window is None), None)
+    attention = next((m for _, m in model.attention_groups() if _is_full(m)), None)
     if attention is None:
         raise InvalidInput(("model",), f"{model.name} has no full attention with keys and values that a ring passes on")
     facts = link_facts(hardware, request.links)
@@ -943,11 +943,10 @@ def estimate_context_parallel(ctx: Context, request: ContextParallelRequest) -> 
         line=chunked_timeline([block] * p.cp, [0.0] + [hop] * (p.cp - 1), communication_first=True, ahead=1),
         tokens=float(workload.seq_len) / p.cp,
         tokens_to_hide=tokens_that_hide_a_ring_hop(
-            workload.dtypes.bytes_of("communication"),
+            whole / (workload.batch * workload.seq_len / p.cp),
+            _flop_of_a_pair(attention) / p.tp,
             rate,
             slowest.model.bandwidth,
-            attention.heads,
-            attention.kv_heads,
         ),
         slowest=slowest,
         rate=rate,
@@ -963,6 +962,22 @@ def estimate_context_parallel(ctx: Context, request: ContextParallelRequest) -> 
             )
         ),
     )
+
+
+def _is_full(attention: Attention | LatentAttention) -> bool:
+    """Whether every token attends to everything before it (or to everything) of its own sequence."""
+    if isinstance(attention, LatentAttention):
+        return attention.indexer is None
+    return attention.window is None and attention.kind != "cross"
+
+
+def _flop_of_a_pair(attention: Attention | LatentAttention) -> float:
+    """FLOP of one query and one key over all heads: the score and the weighted sum, a latent expanded to its heads."""
+    if isinstance(attention, LatentAttention):
+        width = attention.qk_nope_head_dim + attention.qk_rope_head_dim + attention.v_head_dim
+    else:
+        width = attention.head_dim + attention.v_head_dim
+    return 2.0 * attention.heads * width
 
 
 def _exchange_row(exchange: str, estimate: BoundEstimate) -> ExchangeRow:

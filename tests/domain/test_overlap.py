@@ -43,7 +43,9 @@ def test_tokens_that_hide_a_parameter_gather() -> None:
     ("bandwidth", "heads", "kv_heads", "tokens"), [(50e9, 64, 64, 19_788), (50e9, 64, 8, 2473.5), (450e9, 64, 64, 2198)]
 )
 def test_tokens_that_hide_a_ring_hop(bandwidth: float, heads: int, kv_heads: int, tokens: float) -> None:
-    assert tokens_that_hide_a_ring_hop(2.0, 989.4e12, bandwidth, heads, kv_heads) == pytest.approx(tokens, rel=1e-3)
+    """bf16, heads of 128: a token's keys and values against the four FLOP an element of a pair, on 989.4 TFLOP/s."""
+    sent, flop = 2 * kv_heads * 128 * 2.0, 4 * heads * 128.0
+    assert tokens_that_hide_a_ring_hop(sent, flop, 989.4e12, bandwidth) == pytest.approx(tokens, rel=1e-3)
 
 
 # ---- chunks ----

@@ -137,6 +137,25 @@ def test_context_parallel_by_hand(client: TestClient) -> None:
     assert found["hides"] is True
 
 
+@pytest.mark.parametrize(
+    ("model", "elements"),
+    [
+        ("falcon-180b", 2 * 8 * 64),  # attention and MLP side by side, 8 key and value heads of 64
+        ("deepseek-v3", 512 + 64),  # the latent and its rotary key
+        ("gemma-3-27b", 2 * 16 * 128),  # its full layers
+    ],
+)
+def test_what_a_ring_passes_on_by_hand(client: TestClient, model: str, elements: int) -> None:
+    found = api(
+        client,
+        "context-parallel",
+        hardware=H200,
+        model=model,
+        workload={"phase": "prefill", "seq_len": 8192, "parallel": {"cp": 4}},
+    )
+    assert found["exchanges"][0]["sent_bytes"] == pytest.approx(3 * 2048 * elements * 2)
+
+
 def test_exposed_time_is_never_a_sum_of_streams(client: TestClient) -> None:
     page = text_of(client.get("/comm?view=exposed").text)
     assert "385 µs of the step is exposed communication, 5.7%" in page
