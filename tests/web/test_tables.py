@@ -48,6 +48,18 @@ def test_a_column_with_a_unit_prints_in_it_and_keeps_the_exact_value() -> None:
     assert '<span class="fig-text">14.7</span>' in row
 
 
+@pytest.mark.parametrize("value", [0.0, 0.0147, -2.5, 1e-30, 3.2e14, 12345.0])
+@pytest.mark.parametrize("unit", ["", "s", "B", "FLOP", "ratio"])
+def test_the_short_way_for_numbers_makes_what_the_general_way_makes(value: float, unit: str) -> None:
+    column = {"unit": unit} if unit else {"numeric": True}
+    assert row_of(value, **column) == row_of(np.float64(value), **column)
+
+
+def test_what_is_no_number_says_so() -> None:
+    assert "not reported" in row_of(float("nan"), unit="s")
+    assert "unbounded" in row_of(float("inf"), unit="s")
+
+
 def test_a_badge_is_escaped_and_a_resource_has_its_colour() -> None:
     assert ESCAPED in row_of({"text": "x", "badge": MARKUP})
     assert 'data-resource="hbm"' in row_of({"resource": "hbm"})
