@@ -74,7 +74,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     }
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "app.cli", "serve"],
+            [sys.executable, "-c", "import sys; from app.cli import main; sys.exit(main(['serve']))"],
             cwd=ROOT,
             env=environ,
             stdout=subprocess.PIPE,
