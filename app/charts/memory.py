@@ -182,7 +182,7 @@ def memory_waterfall(
             "y": [names[0], names[-1]],
             "x": [first / GIB, last / GIB],
             "marker": {"color": "rgba(0,0,0,0)", "line": {"width": 2, "color": "var(--chart-mark)"}},
-            "text": [_gib(first), _gib(last)],
+            "text": [_size(first), _size(last)],
             "textposition": "auto",
             "insidetextanchor": "start",
             "hovertemplate": "%{y}: %{text}<extra></extra>",
@@ -265,7 +265,7 @@ def stage_bars(
                     "y": capacity / GIB,
                     "yanchor": "bottom",
                     "showarrow": False,
-                    "text": f"{_gib(capacity)} of a device",
+                    "text": f"{_size(capacity)} of a device",
                     "font": {"size": 12, "color": "var(--chart-text)"},
                 }
             ],
@@ -316,7 +316,7 @@ def _capacity_words(capacity: float, peak: float) -> dict[str, Any]:
         "yanchor": "bottom",
         "xanchor": "right",
         "showarrow": False,
-        "text": f"{_gib(capacity)}, {_gib(abs(room))} {'free' if room >= 0 else 'too much'}",
+        "text": f"{_size(capacity)}, {_size(abs(room))} {'free' if room >= 0 else 'too much'}",
         "font": {"size": 12, "color": "var(--chart-text)"},
     }
 
@@ -329,8 +329,8 @@ def _wrapped(title: str, width: int = 18) -> str:
 def _saved(saved: float) -> str:
     if saved == 0:
         return "no change"
-    return f"saves {_gib(saved)}" if saved > 0 else f"adds {_gib(-saved)}"
+    return f"saves {_size(saved)}" if saved > 0 else f"adds {_size(-saved)}"
 
 
-def _gib(value: float) -> str:
+def _size(value: float) -> str:
     return f"{value / GIB:,.0f} GiB" if abs(value) >= 1000 * GIB else f"{value / GIB:.3g} GiB"
