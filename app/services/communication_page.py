@@ -302,7 +302,11 @@ def _answer_exposed(ctx: Context, question: Question, body: dict[str, Any]) -> P
             f"The streams add up to {time_words(found.streams)}"
             + (f", {time_words(hidden)} more than the step: they ran beside each other." if hidden > 0 else ".")
         )
-    verdict = "Above 10 % it is worth work." if found.share > 0.10 else "Below 10 % other parts come first."
+    verdict = (
+        "Above 10%, a usual threshold, it is worth work."
+        if found.share > 0.10
+        else "Below 10%, a usual threshold, other parts come first."
+    )
     return PageAnswer(question, body, answers.exposed_json(found), headline, (*details, verdict))
 
 
