@@ -333,11 +333,15 @@ def _hit_title(found: KvAnswer) -> str:
 def _growth(found: KvAnswer, contexts: Array) -> ChartSpec:
     estimate = found.estimate
     kinds = by_kind(found, contexts)
-    growing = [KIND_LABELS[kind].lower() for kind, sizes in kinds.items() if sizes[-1] > sizes[-2] * 1.0001]
-    end = formatting.quantity(float(sum(sizes[-1] for sizes in kinds.values())), "B")
-    what = f"only {' and '.join(growing)} grows on" if len(kinds) > 1 and growing else "it grows with every token"
+    held = {kind: sizes for kind, sizes in kinds.items() if np.any(sizes > 0)}
+    growing = [KIND_LABELS[kind] for kind, sizes in held.items() if sizes[-1] > sizes[-2] * 1.0001]
+    end = formatting.quantity(float(sum(sizes[-1] for sizes in held.values())), "B")
+    what = "it grows with every token"
     if not growing:
         what = "it stops growing"
+    elif len(growing) < len(held):
+        words = " and ".join(name[:1].lower() + name[1:] for name in growing)
+        what = f"only {words} {'grows' if len(growing) == 1 else 'grow'} on"
     return sequence_growth(
         contexts,
         kinds,
