@@ -75,6 +75,31 @@ def roofline(bound: Bound, *, title: str, caption: str = "", height: int = 420) 
             _note(x_high, rate, f"{name} {with_prefix(rate, 'FLOP/s')}", "compute", xanchor="right", yshift=10)
         )
         annotations.append(_note(ridge, rate, f"ridge {short(ridge)}", "compute", xanchor="left", yshift=-12))
+    exponent = _exponent_roof(bound)
+    if exponent is not None and exponent < top * 1.2:
+        low = exponent / memory
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": [max(low, x_low), x_high],
+                "y": [exponent, exponent],
+                "line": {"color": RESOURCE_TOKENS["compute"], "width": 1.5, "dash": "dot"},
+                "name": "exponent unit",
+                "hovertemplate": f"Attention by exponents, {with_prefix(exponent, 'FLOP/s')}<extra></extra>",
+                "showlegend": False,
+            }
+        )
+        annotations.append(
+            _note(
+                x_high,
+                exponent,
+                f"attention, exponent unit {with_prefix(exponent, 'FLOP/s')}",
+                "compute",
+                xanchor="right",
+                yshift=-10,
+            )
+        )
     traces += _point_traces(points)
     table_rows = [
         [
@@ -264,6 +289,22 @@ def _peaks(bound: Bound) -> list[tuple[str, float]]:
     if not keys:
         keys = dict.fromkeys(["fp32"] if "fp32" in bound.ceilings.flop else list(bound.ceilings.flop)[:1])
     return sorted(((key, bound.ceilings.flop[key]) for key in keys), key=lambda item: item[1])
+
+
+def _exponent_roof(bound: Bound) -> float | None:
+    """FLOP/s that attention reaches when its exponentials take all the time (F-3.5); None without such a figure.
+
+    The slowest attention of the step counts: the fewer FLOP go with an exponential, the lower its roof.
+    """
+    if bound.ceilings.exponentials is None:
+        return None
+    table = bound.table
+    ratios = [
+        float(table["executed"][i] / table["exponentials"][i])
+        for i, op in enumerate(table.ops)
+        if op.kind == "attention" and float(table["exponentials"][i]) > 0
+    ]
+    return bound.ceilings.exponentials * min(ratios) if ratios else None
 
 
 def _window(

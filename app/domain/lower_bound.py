@@ -122,6 +122,10 @@ def ceilings(profile: HardwareProfile, choice: CeilingChoice = "peak") -> Ceilin
         links["host"] = profile.pcie_bandwidth
     if profile.launch_overhead is None:
         notes.append(f"No launch overhead in the profile: {LEAST_LAUNCH * 1e6:g} us a kernel is assumed in eager mode.")
+    if profile.peak_exponentials is not None:
+        notes.append(
+            "Exponentials run on the special-function unit; a kernel that emulates some of them could be faster."
+        )
     if profile.cache_capacity is None:
         notes.append(f"No cache size in the profile: {UNKNOWN_CACHE / 2**20:g} MiB is assumed.")
     return Ceilings(
