@@ -284,7 +284,7 @@ def _timeline(bounds: Mapping[str, Bound], level: str) -> tuple[Bar, ...]:
         now = put(stage, now)
     now = put("combine", now - each.get("combine", 0.0) * share, "link")
     now = put("unpermute", now)
-    put("other", now)
+    put("other", now, "link" if each.get("other", 0.0) > 0 and _binding(bounds["other"]) == "net" else "compute")
     return tuple(bars)
 
 
@@ -316,7 +316,7 @@ def expert_load(moe: MoeMlp, workload: Workload, layout: Layout) -> ExpertLoad:
         experts_touched=float(distinct_experts(routing, tokens, moe.experts, moe.top_k)),
         imbalance=busiest / mean,
         floor=noise / mean,
-        rank_imbalance=1.0 + float(skew),
+        rank_imbalance=1.0 + (0.0 if capacity is not None else float(skew)),
         capacity=capacity,
         dropped=dropped,
         padding=0.0 if capacity is None else 1.0 - kept / (capacity * moe.experts),

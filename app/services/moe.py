@@ -158,12 +158,17 @@ def layout_choices(found: MoeEstimate) -> tuple[LayoutChoice, ...]:
 def _choice(found: MoeEstimate, name: str, parallel: Parallel) -> LayoutChoice:
     step = found.step
     asked = step.workload
-    tokens = asked.batch * asked.parallel.dp
     if parallel == asked.parallel:
         return LayoutChoice(name, parallel, asked.batch, found)
-    if tokens % parallel.dp:
-        return LayoutChoice(name, parallel, 0, None, f"{tokens} sequences do not divide over {parallel.dp} replicas")
-    batch = tokens // parallel.dp
+    sequences = asked.batch * asked.parallel.dp
+    batch, left = divmod(sequences, parallel.dp)
+    if left and asked.phase == "train" and sequences * asked.parallel.micro_batches % (asked.batch * parallel.dp) == 0:
+        # a step of training keeps its sequences by fewer micro-batches
+        micro = sequences * asked.parallel.micro_batches // (asked.batch * parallel.dp)
+        parallel, batch, left = replace(parallel, micro_batches=micro), asked.batch, 0
+    if left or not batch:
+        reason = f"{sequences:,} sequences do not divide over {parallel.dp:,} replicas"
+        return LayoutChoice(name, parallel, 0, None, reason)
     workload = replace(asked, parallel=parallel, batch=batch)
     if asked.dispatch.replicas % parallel.ep:
         workload = replace(workload, dispatch=replace(asked.dispatch, replicas=0))
@@ -300,6 +305,7 @@ def layouts_json(choices: tuple[LayoutChoice, ...]) -> list[dict[str, Any]]:
             "name": choice.name,
             "parallel": {name: getattr(choice.parallel, name) for name in ("tp", "pp", "dp", "cp", "ep", "etp")},
             "batch": choice.batch,
+            "micro_batches": choice.parallel.micro_batches,
             "reason": choice.reason or None,
         }
         if choice.found is not None:
@@ -525,12 +531,12 @@ def details(found: MoeEstimate) -> tuple[str, ...]:
     tail = f", which costs {_time(extra)} a step" if extra > 0 else ""
     if load.imbalance > 1.0:
         sentences.append(
-            f"The busiest of {load.experts:,} experts gets {load.imbalance:.3g} times the mean of {load.mean:.3g} "
+            f"The busiest of {load.experts:,} experts gets {load.imbalance:.3g} times the mean of {_few(load.mean)} "
             f"tokens (random routing alone gives {load.floor:.3g}), the busiest rank {load.rank_imbalance:.3g} "
             f"times{tail}."
         )
     else:
-        sentences.append(f"Each of {load.experts:,} experts gets {load.mean:.3g} tokens a layer.")
+        sentences.append(f"Each of {load.experts:,} experts gets {_few(load.mean)} tokens a layer.")
     if load.capacity is not None:
         sentences.append(
             f"Capacity {load.capacity:,.0f} drops {load.dropped:.1%} and leaves {load.padding:.0%} padding."
@@ -546,6 +552,10 @@ def _time(value: float) -> str:
         if value >= factor * 0.9995:
             return f"{value / factor:.3g} {unit}" if value < 1000 else f"{value:,.0f} s"
     return f"{value / 1e-9:.3g} ns"
+
+
+def _few(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _count(value: float) -> str:

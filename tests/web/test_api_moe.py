@@ -91,6 +91,21 @@ def test_other_layouts_of_the_same_devices(client: TestClient) -> None:
     assert near["memory_bytes"] > far["memory_bytes"]
 
 
+def test_other_layouts_of_a_training_step_keep_its_sequences(client: TestClient) -> None:
+    """64 replicas of TP 2 with 128 micro-batches of one sequence become 128 of TP 1 with 64."""
+    workload = {
+        "phase": "train",
+        "batch": 1,
+        "seq_len": 4096,
+        "parallel": {"tp": 2, "pp": 8, "dp": 64, "ep": 64, "micro_batches": 128},
+    }
+    answer = ask(client, hardware="nvidia-h100-sxm", workload=workload, layouts=True)
+    rows = [row for row in answer["layouts"] if row["reason"] is None]
+    assert {row["parallel"]["tp"] for row in rows} == {1, 2, 8}
+    for row in rows:
+        assert row["batch"] * row["parallel"]["dp"] * row["micro_batches"] == 8192
+
+
 @pytest.mark.parametrize(
     ("changes", "loc", "words"),
     [

@@ -240,7 +240,7 @@ def layouts_table(found: tuple[LayoutChoice, ...]) -> dict[str, Any]:
         degrees = " ".join(f"{name.upper()} {getattr(choice.parallel, name)}" for name in ("tp", "dp", "ep", "etp"))
         head = {"text": choice.name, "note": f"{degrees}. {choice.reason}" if choice.reason else degrees}
         if choice.found is None:
-            rows.append([head, "cannot be", *[None] * 7])
+            rows.append([head, "cannot be", *[{"text": ""}] * 7])
             continue
         seen, wall = choice.found.pipeline, choice.found.walls
         most = choice.found.step.tokens_per_second
