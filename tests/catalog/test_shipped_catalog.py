@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from importlib import resources
 from typing import Any
 
@@ -43,18 +42,8 @@ def test_nothing_is_wrong_with_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "90 hardware profiles and 193 models, all valid\n"
 
 
-def test_it_loads_once_and_quickly() -> None:
-    from app.catalog import loader
-
-    best = min(_seconds_to_load(loader) for _ in range(3))
-    assert best < 0.5  # about 0.08 s of processor time on an idle core
+def test_it_loads_once() -> None:
     assert load_catalog() is load_catalog()
-
-
-def _seconds_to_load(loader: Any) -> float:
-    start = time.process_time()
-    loader._load(loader._shipped_folder())
-    return time.process_time() - start
 
 
 def test_h100_sxm_has_the_vendors_dense_figures(catalog: Catalog) -> None:
