@@ -136,7 +136,7 @@ class Stack:
 
     def totals(self, columns: Array) -> Array:
         each = np.maximum(kernel_seconds(self.features, columns), self.least) * self.count
-        return np.bincount(self.owner, weights=each, minlength=len(self.members))
+        return np.asarray(np.bincount(self.owner, weights=each, minlength=len(self.members)), dtype=np.float64)
 
 
 def columns_for(keys: Sequence[str], fits: dict[str, dict[str, float]]) -> Array:
@@ -173,7 +173,7 @@ def fit_class(
         columns = base.copy()
         for spot, value in zip(spots, np.exp(at), strict=True):
             columns[spot, inside] = value
-        return np.log(stack.totals(columns) / stack.measured) / NOISE
+        return np.asarray(np.log(stack.totals(columns) / stack.measured) / NOISE)
 
     damping = 1e-2
     weights = balance(stack)
@@ -214,7 +214,8 @@ def balance(stack: Stack) -> Array:
     many: dict[str, int] = defaultdict(int)
     for case in stack.members:
         many[case.row.collection] += 1
-    return np.array([many[c.row.collection] ** -0.3 for c in stack.members]) * max(many.values()) ** 0.3
+    weights = np.array([many[c.row.collection] ** -0.3 for c in stack.members], dtype=np.float64)
+    return np.asarray(weights * max(many.values()) ** 0.3)
 
 
 def parents(keys: Iterable[str]) -> dict[str, set[str]]:
@@ -315,9 +316,9 @@ def fit_steps(all_cases: Sequence[Case], fits: dict[str, dict[str, float]]) -> d
             )
             waits[key].append((case, device))
     for key in sorted(tree, key=lambda k: (k.count("/"), k)):
-        pooled = [pair for leaf in tree[key] for pair in waits[leaf]]
-        if pooled:
-            found[key]["host"] = host_seconds(pooled)
+        waited = [pair for leaf in tree[key] for pair in waits[leaf]]
+        if waited:
+            found[key]["host"] = host_seconds(waited)
         elif "/" in key:
             found[key]["host"] = found[key.rsplit("/", 1)[0]]["host"]
     return found
