@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,17 +82,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             stderr=errors,
             text=True,
         )
+    assert process.stdout is not None
+    reader = threading.Thread(target=process.stdout.read, daemon=True)
     try:
-        assert process.stdout is not None
         # The socket listens before this line is printed, so whoever connects now waits and is served.
         line = process.stdout.readline()
+        # Every request is a further line there: unread, they would fill the pipe and stop the server.
+        reader.start()
         found = re.search(r"http://\S+", line)
         assert found is not None, f"{line}\n{log.read_text()}"
         yield found[0]
         assert process.poll() is None, log.read_text()
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.wait(30)
+        reader.join(30)
+        process.stdout.close()
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
