@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
@@ -163,7 +164,8 @@ def test_any_value_in_any_place(seed: str, random: st.DataObject) -> None:
     document = json.loads(json.dumps(JSON_SEEDS[seed]))
     for _ in range(random.draw(st.integers(1, 4))):
         path = random.draw(st.sampled_from(SLOTS[seed]))
-        value = random.draw(ANY_JSON)
+        # A copy: what is drawn may be an object that other examples share, and this one writes into it.
+        value = copy.deepcopy(random.draw(ANY_JSON))
         at = document
         try:
             for key in path[:-1]:
