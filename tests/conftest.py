@@ -8,12 +8,19 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from hypothesis import settings as hypothesis_settings
 
 from app.main import create_app
 from app.services.context import Context
 from app.settings import RateLimits, Settings
 from app.storage import migrate
 from app.storage.store import open_storage
+
+# The same examples on every run: a change is judged by what it changes, not by luck. `--hypothesis-profile=search` looks
+# for new ones.
+hypothesis_settings.register_profile("fixed", derandomize=True)
+hypothesis_settings.register_profile("search", derandomize=False)
+hypothesis_settings.load_profile("fixed")
 
 NO_LIMITS = RateLimits(uploads_per_minute=0, estimates_per_minute=0, share_lookups_per_minute=0)
 

@@ -254,6 +254,9 @@ def _percent_digits(ratio: float) -> str:
         return "0"
     if 99 <= size < 100:  # never round up to a full 100 %
         return _signed(ratio, f"{min(math.floor(size * 10) / 10, 99.9):.1f}")
+    if size >= 1e15:
+        mantissa, exponent = f"{abs(ratio):.2e}".split("e")  # the largest floats have no hundredfold
+        return _signed(ratio, f"{mantissa}e{int(exponent) + 2}")
     if size >= 9.95:
         return _signed(ratio, f"{size:,.0f}")
     if size >= 0.01:

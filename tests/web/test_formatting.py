@@ -90,6 +90,10 @@ def test_infinity_is_unbounded() -> None:
     assert percent(float("inf")) == "unbounded"
 
 
+def test_the_largest_ratio_is_written_out() -> None:
+    assert str(quantity(1.797693134862316e306, "ratio")) == "1.80e308\u202f%"
+
+
 @given(st.floats(), st.sampled_from(UNITS))
 def test_no_number_prints_as_a_programming_word(value: float, unit: str) -> None:
     human = quantity(value, unit)
