@@ -16,8 +16,8 @@ from app.settings import RateLimits, Settings
 from app.storage import migrate
 from app.storage.store import open_storage
 
-# The same examples on every run: a change is judged by what it changes, not by luck. `--hypothesis-profile=search` looks
-# for new ones.
+# The same examples on every run: a change is judged by what it changes, not by luck. `--hypothesis-profile=search`
+# looks for new ones.
 hypothesis_settings.register_profile("fixed", derandomize=True)
 hypothesis_settings.register_profile("search", derandomize=False)
 hypothesis_settings.load_profile("fixed")
