@@ -12,6 +12,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 COMPILE := .lock-venv/bin/uv pip compile --quiet --no-config --universal --generate-hashes \
 	--python-version 3.11 --custom-compile-command "make lock" $(UPGRADE)
 
+# Tests run file by file on all cores, up to four; PARALLEL= runs them one after the other.
+PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist loadfile
+
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev assets serve test lint format types imports unit bench calibrate fidelity lock clean
 
@@ -79,8 +82,8 @@ imports: setup-dev
 
 unit: setup-dev
 	@chromium="$$($(BIN)/python tools/browser.py)" || exit 1; \
-	echo "$(BIN)/pytest $(ARGS)"; \
-	BYTEBOUND_CHROMIUM="$$chromium" $(BIN)/pytest $(ARGS)
+	echo "$(BIN)/pytest $(PARALLEL) $(ARGS)"; \
+	BYTEBOUND_CHROMIUM="$$chromium" $(BIN)/pytest $(PARALLEL) $(ARGS)
 
 bench: setup-dev
 	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only $(ARGS)
