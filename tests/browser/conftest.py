@@ -90,7 +90,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         # Every request is a further line there: unread, they would fill the pipe and stop the server.
         reader.start()
         found = re.search(r"http://\S+", line)
-        assert found is not None, f"{line}\n{log.read_text()}"
+        assert found is not None, f"the server ended with {process.poll()}: {line}\n{log.read_text()}"
         yield found[0]
         assert process.poll() is None, log.read_text()
     finally:
