@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 DATABASE_FILE_NAME = "bytebound.sqlite3"
 DEFAULT_MAX_UPLOAD_BYTES = 256 * 2**20
+DEFAULT_MAX_TEXT_BYTES = 128 * 2**20
+DEFAULT_MAX_STREAM_BYTES = 2 * 2**30
 SQLITE_PREFIX = "sqlite:///"
 
 
@@ -37,6 +39,12 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("BYTEBOUND_DATA_DIR", "./data", "folder for the database and the uploaded files"),
     Variable("BYTEBOUND_DATABASE_URL", f"SQLite file {DATABASE_FILE_NAME} in the data folder", "database"),
     Variable("BYTEBOUND_MAX_UPLOAD_BYTES", str(DEFAULT_MAX_UPLOAD_BYTES), "largest request body, in bytes"),
+    Variable(
+        "BYTEBOUND_MAX_TEXT_BYTES", str(DEFAULT_MAX_TEXT_BYTES), "largest file, unpacked, of a format held in memory"
+    ),
+    Variable(
+        "BYTEBOUND_MAX_STREAM_BYTES", str(DEFAULT_MAX_STREAM_BYTES), "largest file, unpacked, of a format streamed"
+    ),
     Variable("BYTEBOUND_PUBLIC_URL", "none", "address under which readers reach the server; used in share links"),
     Variable("BYTEBOUND_TRUSTED_PROXIES", "none", "addresses or networks whose X-Forwarded-For is believed"),
     Variable("BYTEBOUND_UPLOADS_PER_MINUTE", "60", "uploads per client and minute; 0 switches the limit off"),
@@ -63,6 +71,8 @@ class Settings:
     data_dir: Path = field(default_factory=lambda: Path("data").absolute())
     database_url: str | None = None
     max_upload_bytes: int = DEFAULT_MAX_UPLOAD_BYTES
+    max_text_bytes: int = DEFAULT_MAX_TEXT_BYTES
+    max_stream_bytes: int = DEFAULT_MAX_STREAM_BYTES
     public_url: str | None = None
     trusted_proxies: tuple[str, ...] = ()
     rate_limits: RateLimits = field(default_factory=RateLimits)
@@ -109,6 +119,8 @@ def load_settings(
         data_dir=Path(reader.text("BYTEBOUND_DATA_DIR") or "data").expanduser().absolute(),
         database_url=reader.database_url("BYTEBOUND_DATABASE_URL"),
         max_upload_bytes=reader.whole("BYTEBOUND_MAX_UPLOAD_BYTES", DEFAULT_MAX_UPLOAD_BYTES, 1, 2**40),
+        max_text_bytes=reader.whole("BYTEBOUND_MAX_TEXT_BYTES", DEFAULT_MAX_TEXT_BYTES, 1, 2**40),
+        max_stream_bytes=reader.whole("BYTEBOUND_MAX_STREAM_BYTES", DEFAULT_MAX_STREAM_BYTES, 1, 2**40),
         public_url=reader.public_url("BYTEBOUND_PUBLIC_URL"),
         trusted_proxies=reader.networks("BYTEBOUND_TRUSTED_PROXIES"),
         rate_limits=RateLimits(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from app.domain.run import Finding, ParsedRun
 
@@ -51,6 +51,18 @@ class UnreadableUpload(Exception):
         self.problems = tuple(problems)
         super().__init__(f"{seen} {hint}".strip())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Large files are read in a process of their own, and a refusal has to come back from it whole.
+        return _unreadable, (self.reason, self.seen, self.hint, self.tried, self.accepts, self.problems)
+
+
+def _unreadable(reason: Refusal, seen: str, hint: str, tried: Any, accepts: Any, problems: Any) -> UnreadableUpload:
+    return UnreadableUpload(reason, seen, hint=hint, tried=tried, accepts=accepts, problems=problems)
+
+
+class UploadCancelled(Exception):
+    """The reading of a file was stopped because nobody wants it any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sniff:
@@ -70,7 +82,11 @@ class ParsedUpload:
 
 
 class Importer(Protocol):
-    """One format. `tried_on_real_file` is False where only the tool's source or manual was at hand."""
+    """One format. `tried_on_real_file` is False where only the tool's source or manual was at hand.
+
+    An importer that reads its files piece by piece (`content.open()`) says `streams = True` and may be given files up
+    to `Limits.max_stream_bytes`; it judges by `content.head` alone. Without that attribute a format is read whole.
+    """
 
     @property
     def id(self) -> str: ...
@@ -82,9 +98,14 @@ class Importer(Protocol):
     def tried_on_real_file(self) -> bool: ...
 
     def sniff(self, content: Content) -> Sniff:
-        """Judge by content alone; never raises on a readable text."""
+        """Judge by content alone, of large files by their beginning; never raises on a readable text."""
         ...
 
     def parse(self, content: Content) -> ParsedUpload:
         """Read every run. Raises UnreadableUpload when nothing in the file can become a run."""
         ...
+
+
+def streams(importer: Importer) -> bool:
+    """Whether an importer reads piece by piece."""
+    return bool(getattr(importer, "streams", False))

@@ -6,14 +6,17 @@ record readers turn them into missing values with a note. Nothing here knows a f
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
 
 from app.domain.run import Finding
 from app.importers.base import UnreadableUpload
@@ -23,9 +26,14 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on one upload. `max_items` counts JSON values of all kinds, which bounds the memory of the parsed tree."""
+    """Bounds on one upload, each on the size as sent and on the unpacked size.
+
+    `max_bytes` is for formats that are held in memory, `max_stream_bytes` for those that are read piece by piece.
+    `max_items` counts JSON values of all kinds, which bounds the memory of the parsed tree.
+    """
 
     max_bytes: int = 64 * _MIB
+    max_stream_bytes: int = 2048 * _MIB
     max_depth: int = 64
     max_runs: int = 10_000
     max_items: int = 4_000_000
@@ -70,51 +78,125 @@ _BINARY_NAMES: tuple[tuple[str, str, str], ...] = (
 _GENERIC_BINARY_HINT = "Upload the text, JSON or CSV that the tool wrote, not a binary report."
 
 
-# --- bytes to text -------------------------------------------------------------------------------------------------
+# --- bytes, packed or not ------------------------------------------------------------------------------------------
+
+_GZIP = b"\x1f\x8b"
+_MAX_GZIP_MEMBERS = 1000
+"""Each member costs a fresh decompressor, so a file of thousands of empty members is refused."""
+
+_PREVIEW_BYTES = _MIB
+_PIECE = 256 * 1024
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes of how many are done. It stops the work by raising UploadCancelled."""
 
 
-def unpack(data: bytes, filename: str | None, limits: Limits) -> tuple[bytes, bool]:
-    """The bytes to read, and whether they were gzip. Raises UnreadableUpload when empty, too large or binary."""
-    _check_size(len(data), limits, "The file")
-    if not data.startswith(b"\x1f\x8b"):
-        return data, False
-    inflated = _inflate(data, limits)
-    if inflated.startswith(b"\x1f\x8b"):
-        raise UnreadableUpload("binary", "This is gzip inside gzip.", hint="Unpack the outer layer first.")
-    return inflated, True
+class _Stored(io.RawIOBase):
+    """The bytes as they were sent; says how far they have been read."""
+
+    def __init__(self, raw: BinaryIO, moved: Callable[[int], None]) -> None:
+        super().__init__()
+        self._raw = raw
+        self._moved = moved
+        self._done = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        piece = self._raw.read(len(buffer))
+        buffer[: len(piece)] = piece
+        self._done += len(piece)
+        self._moved(self._done)
+        return len(piece)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
-def _check_size(size: int, limits: Limits, what: str) -> None:
-    if size > limits.max_bytes:
-        raise UnreadableUpload(
-            "too-large",
-            f"{what} is larger than {limits.max_bytes / _MIB:g} MiB.",
-            hint="Leave out per-request details, or upload the summary that the tool writes.",
-        )
+class _Inflated(io.RawIOBase):
+    """Gzip members, unpacked one after another. Raises UnreadableUpload where they are damaged, cut off or too long."""
 
+    def __init__(self, packed: io.RawIOBase, limits: Limits) -> None:
+        super().__init__()
+        self._packed = packed
+        self._limits = limits
+        self._unzip = zlib.decompressobj(wbits=31)
+        self._rest = b""
+        self._members = 1
+        self._given = 0
+        self._ended = False
 
-def _inflate(data: bytes, limits: Limits) -> bytes:
-    """Unpack gzip members, stopping as soon as the result passes the size limit."""
-    out = bytearray()
-    rest = data
-    # Each member costs a fresh decompressor, so a file of thousands of empty members is refused as well.
-    for _ in range(1000):
-        unzip = zlib.decompressobj(wbits=31)
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        while not self._ended:
+            if self._unzip.eof and not self._next_member():
+                break
+            piece = self._unpacked(len(buffer))
+            if piece:
+                if self._given == 0 and piece.startswith(_GZIP):
+                    raise UnreadableUpload("binary", "This is gzip inside gzip.", hint="Unpack the outer layer first.")
+                self._given += len(piece)
+                check_size(self._given, self._limits.max_stream_bytes, "The unpacked file")
+                buffer[: len(piece)] = piece
+                return len(piece)
+        return 0
+
+    def _unpacked(self, most: int) -> bytes:
+        if not self._rest:
+            self._rest = self._packed.read(_PIECE) or b""
+        at_end = not self._rest
         try:
-            out += unzip.decompress(rest, limits.max_bytes - len(out) + 1)
+            piece = self._unzip.decompress(self._rest, most)
         except zlib.error as err:
             raise UnreadableUpload(
                 "damaged", "The gzip data is damaged.", hint="Compress the file again, or upload it unpacked."
             ) from err
-        _check_size(len(out), limits, "The unpacked file")
-        if not unzip.eof:
+        self._rest = self._unzip.unused_data if self._unzip.eof else self._unzip.unconsumed_tail
+        if at_end and not piece and not self._unzip.eof:
             raise UnreadableUpload(
                 "cut-off", "The gzip data ends too early.", hint="The upload or the copy was interrupted; try again."
             )
-        rest = unzip.unused_data.lstrip(b"\x00")
-        if not rest.startswith(b"\x1f\x8b"):
-            return bytes(out)
-    raise UnreadableUpload("binary", "The gzip file has too many parts.", hint="Upload it unpacked.")
+        return piece
+
+    def _next_member(self) -> bool:
+        """Begin the member that follows; zeros may stand between, anything else ends the file."""
+        while True:
+            self._rest = self._rest.lstrip(b"\x00")
+            if len(self._rest) > 1:
+                break
+            more = self._packed.read(_PIECE) or b""
+            if not more:
+                break
+            self._rest += more
+        if not self._rest.startswith(_GZIP):
+            self._ended = True
+            return False
+        self._members += 1
+        if self._members > _MAX_GZIP_MEMBERS:
+            raise UnreadableUpload("binary", "The gzip file has too many parts.", hint="Upload it unpacked.")
+        self._unzip = zlib.decompressobj(wbits=31)
+        return True
+
+    def close(self) -> None:
+        self._packed.close()
+        super().close()
+
+
+def check_size(size: int, most: int, what: str) -> None:
+    """Raises UnreadableUpload when `size` bytes are above `most`."""
+    if size > most:
+        raise UnreadableUpload(
+            "too-large",
+            f"{what} is larger than {most / _MIB:,.6g} MiB.",
+            hint="Leave out per-request details, or upload the summary that the tool writes.",
+        )
+
+
+# --- bytes to text -------------------------------------------------------------------------------------------------
 
 
 def decode(data: bytes, filename: str | None) -> tuple[str, int]:
@@ -129,10 +211,9 @@ def decode(data: bytes, filename: str | None) -> tuple[str, int]:
             raise UnreadableUpload("binary", f"This is {what}.", hint=hint)
     if data[257:262] == b"ustar":
         raise UnreadableUpload("binary", "This is a tar archive.", hint="Unpack it and upload the file inside.")
-    if data.startswith((b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")):
-        return _decode_wide(data, "utf-32")
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return _decode_wide(data, "utf-16")
+    encoding = _encoding_of(data)
+    if encoding != "utf-8":
+        return _decode_wide(data, encoding)
     if b"\x00" in data:
         if b"\x00" in data[1:64:2] and b"\x00" not in data[0:64:2]:
             raise UnreadableUpload(
@@ -153,6 +234,13 @@ def decode(data: bytes, filename: str | None) -> tuple[str, int]:
             "empty", "The file holds nothing but blanks.", hint="Check that the benchmark ran to its end."
         )
     return text, wrong
+
+
+def _encoding_of(data: bytes) -> str:
+    """What the byte-order mark says; UTF-8 without one."""
+    if data.startswith((b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")):
+        return "utf-32"
+    return "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
 
 
 def _decode_wide(data: bytes, encoding: str) -> tuple[str, int]:
@@ -492,12 +580,94 @@ def pointer(prefix: str, *keys: str | int) -> str:
 
 
 class Content:
-    """An upload as the importers see it: bytes, text and JSON, the last two made when first asked for."""
+    """An upload as the importers see it, on a file on disk or on bytes: a stream, text and JSON, made when asked for.
 
-    def __init__(self, data: bytes, filename: str | None = None, limits: Limits = DEFAULT_LIMITS) -> None:
+    Formats that fit in memory use `data`, `text`, `lines` and `json`, which refuse what is above `Limits.max_bytes`.
+    Those that are read piece by piece (`streams = True`) use `open()` in `parse`, and in `sniff` only `head`.
+    """
+
+    def __init__(
+        self,
+        source: bytes | Path,
+        filename: str | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        progress: Progress | None = None,
+    ) -> None:
         self.filename = filename
         self.limits = limits
-        self.data, self.was_gzip = unpack(data, filename, limits)
+        self.size = source.stat().st_size if isinstance(source, Path) else len(source)
+        """Bytes as sent, packed where they are."""
+        self._source = source
+        self._progress = progress
+        self._done = 0
+        check_size(self.size, limits.max_stream_bytes, "The file")
+        with self._stored() as stored:
+            self.was_gzip = stored.read(2) == _GZIP
+
+    def _stored(self) -> BinaryIO:
+        return self._source.open("rb") if isinstance(self._source, Path) else io.BytesIO(self._source)
+
+    def open(self) -> io.BufferedReader:
+        """The unpacked bytes as a new stream, to be closed by the caller.
+
+        Reading reports progress, and raises UnreadableUpload where gzip data is damaged, ends early or unpacks to more
+        than `Limits.max_stream_bytes`, and UploadCancelled where the work is no longer wanted.
+        """
+        stored: io.RawIOBase = _Stored(self._stored(), self.checkpoint)
+        return io.BufferedReader(_Inflated(stored, self.limits) if self.was_gzip else stored, _PIECE)
+
+    def checkpoint(self, bytes_done: int | None = None) -> None:
+        """Report progress, and raise UploadCancelled where the work is no longer wanted.
+
+        Streams of `open()` call this while they are read; an importer calls it in long loops that read nothing.
+        `bytes_done` counts bytes as sent (of `size`); left out, it is as far as was read.
+        """
+        if bytes_done is not None:
+            self._done = min(max(self._done, bytes_done), self.size)
+        if self._progress is not None:
+            self._progress(self._done, self.size)
+
+    @cached_property
+    def _whole(self) -> bytes | None:
+        """All unpacked bytes, or None where they are more than the limit for text."""
+        most = self.limits.max_bytes
+        if self.size > most:
+            return None
+        if isinstance(self._source, bytes) and not self.was_gzip:
+            return self._source
+        pieces: list[bytes] = []
+        total = 0
+        with self.open() as stream:
+            while piece := stream.read(_MIB):
+                total += len(piece)
+                if total > most:
+                    return None
+                pieces.append(piece)
+        return b"".join(pieces)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the content is above the limit for text, so that only a format that streams can be read."""
+        return self._whole is None
+
+    @property
+    def data(self) -> bytes:
+        """All unpacked bytes. Raises UnreadableUpload above the limit for text."""
+        if self._whole is None:
+            check_size(self.limits.max_bytes + 1, self.limits.max_bytes, "The file" + " unpacked" * self.was_gzip)
+        return self._whole or b""
+
+    @cached_property
+    def preview(self) -> Content:
+        """The beginning as content of its own: at most 1 MiB, cut between characters. It is enough to judge by."""
+        with self.open() as stream:
+            start = stream.read(_PREVIEW_BYTES)
+            if not stream.read(1):
+                return Content(start, self.filename, self.limits)
+        decoder = codecs.getincrementaldecoder(_encoding_of(start))(errors="replace")
+        decoder.decode(start)
+        half_character = len(decoder.getstate()[0])
+        return Content(start[: len(start) - half_character], self.filename, self.limits)
 
     @cached_property
     def _decoded(self) -> tuple[str, int]:
@@ -510,8 +680,8 @@ class Content:
 
     @cached_property
     def head(self) -> str:
-        """The first 64 K characters: enough to recognise a format by."""
-        return self.text[: 64 * 1024]
+        """The first 64 K characters: enough to recognise a format by. Reads no more than the beginning."""
+        return self.preview.text[: 64 * 1024]
 
     @cached_property
     def lines(self) -> list[str]:

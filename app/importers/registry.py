@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from app.importers.base import Importer, ParsedUpload, UnreadableUpload
+from pathlib import Path
+
+from app.importers.base import Importer, ParsedUpload, UnreadableUpload, streams
 from app.importers.llama_bench import LlamaBench
 from app.importers.native import Native
-from app.importers.reading import DEFAULT_LIMITS, Content, Limits, clean
+from app.importers.reading import DEFAULT_LIMITS, Content, Limits, Progress, clean
 from app.importers.sglang_bench_serving import SglangBenchServing
 from app.importers.unsupported import KNOWN_UNSUPPORTED, guess_of_broken_json
 from app.importers.vllm_bench_serve import VllmBenchServe
@@ -20,12 +22,32 @@ def accepted_formats() -> tuple[str, ...]:
 
 
 def detect(content: Content) -> Importer:
-    """The importer that is surest of the content. Raises UnreadableUpload saying why none fits."""
-    sniffs = [(importer, importer.sniff(content)) for importer in IMPORTERS]
+    """The importer that is surest of the content. Raises UnreadableUpload saying why none fits.
+
+    Formats that stream are asked first and by the beginning alone, so that a large file is not read to be recognised.
+    """
+    early = [(importer, importer.sniff(content.preview)) for importer in IMPORTERS if streams(importer)]
+    if early:
+        importer, sniff = max(early, key=lambda pair: pair[1].confidence)
+        if sniff.confidence >= 0.5:
+            return importer
+    judged = content.preview if content.is_large else content
+    sniffs = [(importer, importer.sniff(judged)) for importer in IMPORTERS]
     best, sniff = max(sniffs, key=lambda pair: pair[1].confidence)
     if sniff.confidence > 0:
         return best
-    raise _refusal(content, [(importer.id, sniff.reason) for importer, sniff in sniffs])
+    tried = [(importer.id, sniff.reason) for importer, sniff in sniffs]
+    refusal = _refusal(judged, tried)
+    if content.is_large and refusal.reason != "not-supported":
+        raise UnreadableUpload(
+            "too-large",
+            f"The file is larger than {content.limits.max_bytes / 2**20:,.6g} MiB, and its beginning is no format that "
+            "is read piece by piece.",
+            hint="Leave out per-request details, or upload the summary that the tool writes.",
+            tried=tried,
+            accepts=accepted_formats(),
+        )
+    raise refusal
 
 
 def _refusal(content: Content, tried: list[tuple[str, str]]) -> UnreadableUpload:
@@ -73,7 +95,15 @@ def _refusal(content: Content, tried: list[tuple[str, str]]) -> UnreadableUpload
     )
 
 
-def parse_upload(data: bytes, filename: str | None = None, limits: Limits = DEFAULT_LIMITS) -> ParsedUpload:
-    """Read an uploaded file into runs. Raises UnreadableUpload, and nothing else, for content it cannot use."""
-    content = Content(data, filename, limits)
+def parse_upload(
+    source: bytes | Path,
+    filename: str | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Progress | None = None,
+) -> ParsedUpload:
+    """Read an uploaded file into runs. For content that it cannot use it raises UnreadableUpload, and nothing else.
+
+    `progress` is called while the file is read; what it raises ends the work.
+    """
+    content = Content(source, filename, limits, progress)
     return detect(content).parse(content)

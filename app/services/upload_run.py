@@ -85,7 +85,12 @@ def upload_file(
     known = _stored_already(ctx, digest)
     if known is not None:
         return known
-    limits = replace(DEFAULT_LIMITS, max_bytes=ctx.settings.max_upload_bytes, max_runs=MAX_RUNS)
+    limits = replace(
+        DEFAULT_LIMITS,
+        max_bytes=ctx.settings.max_text_bytes,
+        max_stream_bytes=ctx.settings.max_stream_bytes,
+        max_runs=MAX_RUNS,
+    )
     parsed = parse_upload(content, shown_name, limits)
     links = [_links(ctx, run, profile_id, model_id) for run in parsed.runs]
     # The file is written before the database is locked, so that no other writer waits for the disk.
