@@ -1,10 +1,11 @@
-"""Measured time as one bar: the bound, what missing overlap explains, and the rest."""
+"""Measured time as one bar: the bound, the named terms of the gap, and the rest."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from app.charts.base import RESOURCE_TOKENS, ChartSpec, seconds, time_axis
+from app.domain.gap import GapPart
 from app.domain.run_analysis import BoundRow
 
 _OUTLINE = {"color": "rgba(0,0,0,0)", "line": {"width": 2, "color": "var(--chart-mark)"}}
@@ -17,13 +18,12 @@ def run_gap(row: BoundRow, *, title: str, caption: str = "") -> ChartSpec:
     """
     factor, unit = time_axis([row.measured, row.bound])
     traces: list[dict[str, Any]] = []
-    pieces = [(part.label, part.resource, part.time) for part in row.gap]
-    if not pieces:
-        pieces = [("Measured, faster than the bound", "other", row.measured)]
+    pieces = row.gap or (GapPart("other", "Measured, faster than the bound", row.measured, "unexplained"),)
     start = 0.0
-    for label, resource, time in pieces:
-        rest = resource == "other"
-        marker: dict[str, Any] = {"color": RESOURCE_TOKENS[resource] + (" / 45%" if rest else "")}
+    for piece in pieces:
+        label, resource, time = piece.label, piece.resource, piece.time
+        # the bound is solid; what lies above it is a tint of the resource that it is lost on
+        marker: dict[str, Any] = {"color": RESOURCE_TOKENS[resource] + ("" if piece.term == "bound" else " / 45%")}
         wide = time > 0.12 * max(row.measured, row.bound)
         traces.append(
             {
@@ -58,9 +58,20 @@ def run_gap(row: BoundRow, *, title: str, caption: str = "") -> ChartSpec:
             "hovertemplate": f"Bound: {seconds(row.bound)}<extra></extra>",
         }
     )
-    rows: list[list[Any]] = [[label, time, time / row.measured] for label, _, time in pieces]
-    rows.append(["Measured", row.measured, 1.0])
-    rows.append(["Bound", row.bound, row.of_bound])
+    whole = row.gap_time
+    rows: list[list[Any]] = [
+        [
+            {"text": piece.label, "note": piece.basis},
+            piece.time,
+            piece.time / row.measured,
+            piece.time / whole if piece.term != "bound" and whole > 0 else None,
+        ]
+        for piece in pieces
+    ]
+    rows.append(["Measured", row.measured, 1.0, None])
+    rows.append(["Bound", row.bound, row.of_bound, None])
+    if row.expected is not None:
+        rows.append([{"text": "Expected", "note": row.expected.basis}, row.expected.time, None, None])
     return ChartSpec(
         data=tuple(traces),
         layout={
@@ -75,9 +86,10 @@ def run_gap(row: BoundRow, *, title: str, caption: str = "") -> ChartSpec:
         },
         table={
             "columns": [
-                {"label": "Part"},
+                {"label": "Part", "head": True, "wrap": True},
                 {"label": "Time", "unit": "s"},
                 {"label": "Share of measured", "unit": "ratio"},
+                {"label": "Share of the gap", "unit": "ratio"},
             ],
             "rows": rows,
         },

@@ -13,7 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+from app.domain.calibration import Calibration
 from app.domain.errors import DomainError, InvalidInput
+from app.domain.expected import Expected, expected_time
+from app.domain.gap import RESOURCE_WORDS, GapPart, StepEvidence, gap_words, split_gap
 from app.domain.hardware import HardwareProfile
 from app.domain.lower_bound import RESOURCES, Bound, ceilings, lower_bound
 from app.domain.memory import memory_use
@@ -27,14 +30,6 @@ from app.domain.workload import MAX_TOKENS, Dtypes, Parallel, Workload
 What: TypeAlias = Literal["decode", "prefill", "train"]
 
 WHAT_WORDS: Mapping[str, str] = {"decode": "Decode", "prefill": "Prefill", "train": "A training step"}
-RESOURCE_WORDS: Mapping[str, str] = {
-    "compute": "compute",
-    "hbm": "HBM",
-    "net": "the network",
-    "launch": "kernel launches",
-    "sync": "synchronisation",
-    "imbalance": "imbalance",
-}
 QUANTISED_BELOW = 15.0
 """Average bits of a stored weight under which a file is quantised (16-bit files average a little above 16)."""
 
@@ -42,21 +37,14 @@ NARROW_SPACE = "\u202f"
 
 
 @dataclass(frozen=True, slots=True)
-class GapPart:
-    """One piece of the measured time. `resource` is one of RESOURCES, or `other` for what no term explains."""
-
-    resource: str
-    label: str
-    time: Seconds
-
-
-@dataclass(frozen=True, slots=True)
 class BoundRow:
     """One step of the run held against its bound.
 
     `of_bound` is bound over measured (F-1.3): 1 is the limit, and above 1 something stated is wrong; it is never
-    clamped. `mfu` is at the dense peak of `mfu_precision`, `mbu` at the memory roof. `gap` sums to `measured`; it is
-    empty for a contradiction. `measured_from` is the key of the metric, `how` how the number was made from it.
+    clamped. `mfu` (useful) and `hfu` (executed, with recomputation) are at the dense peak of `mfu_precision`, `mbu` at
+    the memory roof. `gap` starts with the bound and sums to `measured`; it is empty for a contradiction. `expected` is
+    the forecast for this step, where a calibration was given. `measured_from` is the key of the metric, `how` how the
+    number was made from it.
     """
 
     what: What
@@ -70,6 +58,7 @@ class BoundRow:
     terms: Mapping[str, Seconds]
     mfu: Ratio | None
     mfu_precision: str | None
+    hfu: Ratio | None
     mbu: Ratio
     flop: Flop
     hbm_bytes: float
@@ -80,11 +69,22 @@ class BoundRow:
     detail: Bound
     assumptions: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    expected: Expected | None = None
 
     @property
     def contradicts(self) -> bool:
         """Whether the measurement is faster than its bound (beyond the rounding of a float)."""
         return self.of_bound > 1 + 1e-9
+
+    @property
+    def gap_time(self) -> Seconds:
+        """Measured less bound; below zero for a contradiction."""
+        return self.measured - self.bound
+
+    @property
+    def gap_terms(self) -> tuple[GapPart, ...]:
+        """The named terms that add up to `gap_time`; none for a contradiction."""
+        return tuple(part for part in self.gap if part.term != "bound")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +110,24 @@ class MeasuredAgainstBound:
 
     @property
     def verdict(self) -> str:
-        """The result in a sentence or two."""
-        if not self.rows:
-            if not self.not_held:
-                return "Nothing in this run is the time of a step that a bound could be computed for."
-            return " ".join(dict.fromkeys(item.reason for item in self.not_held))
-        first, *others = self.rows
-        return " ".join([_verdict(first), *(_verdict(row, short=True) for row in others)])
+        """The main result in one sentence, or what is lacking for one."""
+        if self.main is not None:
+            return _verdict(self.main)
+        if not self.not_held:
+            return "Nothing in this run is the time of a step that a bound could be computed for."
+        return self.not_held[0].reason
+
+    @property
+    def also(self) -> tuple[str, ...]:
+        """A sentence for every other step, and for every other thing that is lacking."""
+        said = [_verdict(row, short=True) for row in self.rows[1:]]
+        reasons = [item.reason for item in self.not_held]
+        return tuple(dict.fromkeys(text for text in (*said, *reasons) if text != self.verdict))
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Fields that a person would have to state for every step to have a bound."""
+        return tuple(dict.fromkeys(name for item in self.not_held for name in item.needs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +148,19 @@ def analyse_run(
     hardware: HardwareProfile | None,
     model: ModelSpec | None,
     overrides: Mapping[str, Any] | None = None,
+    calibration: Calibration | None = None,
+    evidence: Mapping[str, float] | None = None,
 ) -> MeasuredAgainstBound:
     """Hold every step that the run measured against its bound on `hardware`.
 
     `overrides` are fields of the API's workload object that a person states over the file's: `dtypes`, `parallel` and
     `launch_mode` count for every step; `batch`, `seq_len` and `context_len` for the step that `phase` names, or for the
-    run's main step without one. Values are validated by the caller. Never raises for what a file or a profile lacks.
+    run's main step without one. Values are validated by the caller. With a `calibration` every step has an expected
+    time, which splits its gap further (lists leave it out: it is the slow part). `evidence` are shares of the step that
+    people state over the file's own. Never raises for what a file or a profile lacks.
     """
     stated = dict(overrides or {})
+    shares = {**run.evidence, **dict(evidence or {})}
     missing = [name for name, given in (("hardware", hardware), ("model", model)) if given is None]
     if hardware is None or model is None:
         words = {"hardware": "a hardware profile", "model": "a model"}
@@ -163,15 +179,21 @@ def analyse_run(
             not_held.append(found)
     rows: list[BoundRow] = []
     findings: list[Finding] = []
-    for step in steps:
+    # prefill before decode: how much of a server's time its prompts take is part of what its decode steps wait for
+    prefill_bound: Seconds | None = None
+    for step in sorted(steps, key=lambda step: step.what != "prefill"):
         try:
-            row, notes = _row(step, hardware, model, parallel, dtype_notes)
+            known = _step_evidence(step, run, shares, parallel, prefill_bound)
+            row, notes = _row(step, hardware, model, parallel, dtype_notes, known, calibration)
+            if row.what == "prefill" and row.workload.batch == 1:
+                prefill_bound = row.bound
         except DomainError as error:
             reason = error.reason if isinstance(error, InvalidInput) else str(error)
             not_held.append(NotHeld(step.what, f"{WHAT_WORDS[step.what]} has no bound: {reason}."))
             continue
         rows.append(row)
         findings += [note for note in notes if note.check not in {f.check for f in findings}]
+    rows.sort(key=lambda row: [step.what for step in steps].index(row.what))
     findings += [_contradiction(row, "tp" not in parallel, run) for row in rows if row.contradicts]
     return MeasuredAgainstBound(tuple(rows), tuple(not_held), tuple(findings))
 
@@ -223,6 +245,42 @@ def _read(what: What, build: Callable[[], _Step | NotHeld]) -> _Step | NotHeld:
     except InvalidInput as error:
         field = ".".join(str(part) for part in error.loc)
         return NotHeld(what, f"{WHAT_WORDS[what]} has no bound: {field} {error.reason}.", (field,))
+
+
+def _step_evidence(
+    step: _Step,
+    run: ParsedRun,
+    shares: Mapping[str, float],
+    parallel: Mapping[str, Any],
+    prefill_bound: Seconds | None,
+) -> StepEvidence:
+    """What splits the gap of a step: shares that are stated, and what a serving run's statistics imply."""
+    known = {name: value for name, value in shares.items() if isinstance(value, (int, float)) and math.isfinite(value)}
+    if run.workload.mode != "serve" and not step.measured_from.startswith(("tpot_s", "ttft_s")):
+        return StepEvidence(known)
+    if step.what == "prefill":
+        return StepEvidence(known, least=run.value("ttft_s", "min") if run.value("ttft_s", "mean") else None)
+    accepted = run.value("accepted_tokens_per_step")
+    gap_mean, gap_median = run.value("itl_s", "mean"), run.value("itl_s", "p50")
+    # chunks of several tokens make the gaps longer than a token: then they say nothing about a step
+    comparable = gap_mean is not None and abs(gap_mean - step.measured) <= 0.1 * step.measured
+    median = gap_median if comparable and (accepted is None or accepted <= 1) else None
+    return StepEvidence(known, prefill_share=_prefill_share(run, parallel, prefill_bound), median_gap=median)
+
+
+def _prefill_share(run: ParsedRun, parallel: Mapping[str, Any], prefill_bound: Seconds | None) -> Ratio | None:
+    """The part of its time in which a replica computes prompts of others than the sequence that decodes, at least.
+
+    Arriving requests a second times the bound of a prompt of the mean length. Of C sequences in a closed loop one is
+    the sequence itself, so it sees the prompts of C - 1. None where prefill runs on servers of its own.
+    """
+    rate = run.value("requests_per_s")
+    if prefill_bound is None or rate is None or rate <= 0 or any(f.check == "disaggregated" for f in run.findings):
+        return None
+    replicas = _whole(parallel.get("dp"))
+    in_loop = (run.workload.concurrency or math.inf) / replicas
+    others = max(1 - 1 / in_loop, 0.0) if in_loop >= 1 else 0.0
+    return rate / replicas * prefill_bound * others
 
 
 def _applies(stated: Mapping[str, Any], name: str, what: What, *, main: bool) -> Any:
@@ -593,6 +651,8 @@ def _row(
     model: ModelSpec,
     layout: Mapping[str, Any],
     dtype_notes: tuple[str, ...],
+    known: StepEvidence,
+    calibration: Calibration | None,
 ) -> tuple[BoundRow, list[Finding]]:
     model.require_supported()
     roofs = ceilings(hardware)
@@ -602,7 +662,8 @@ def _row(
     floor, measured = float(bound.overlapped), step.measured
     if not math.isfinite(floor) or floor <= 0:
         raise InvalidInput(("workload",), "the step moves nothing and computes nothing")
-    precision, useful = _tensor_work(bound)
+    precision, useful, executed = _tensor_work(bound)
+    expected = None if calibration is None else expected_time(bound, calibration, workload)
     rate = roofs.flop_rate(precision) if precision is not None else None
     hbm = bound.hbm_bytes
     kv = float(table.total("kv_read"))
@@ -618,59 +679,34 @@ def _row(
         terms={name: float(bound.terms[name]) for name in RESOURCES},
         mfu=None if rate is None else useful / (measured * rate),
         mfu_precision=None if precision is None else PRECISIONS[precision].peak,
+        hfu=None if rate is None else executed / (measured * rate),
         mbu=hbm / (measured * roofs.memory),
         flop=useful,
         hbm_bytes=hbm,
         kv_share=kv / hbm if hbm else 0.0,
         devices=workload.parallel.devices * _whole(layout.get("pp")),
-        gap=_gap(bound, measured),
+        gap=split_gap(measured, bound, step.what, known, expected),
         workload=workload,
         detail=bound,
         assumptions=(*step.assumptions, *layout_notes, *dtype_notes, *roofs.notes_for(workload), *table.assumptions),
         notes=step.notes,
+        expected=expected,
     )
     return row, findings
 
 
-def _tensor_work(bound: Bound) -> tuple[str | None, Flop]:
-    """The precision of most products, and the useful FLOP of all products of a device (the numerator of MFU)."""
+def _tensor_work(bound: Bound) -> tuple[str | None, Flop, Flop]:
+    """The precision of most products, and the useful and executed FLOP of all products of a device."""
     by_precision: dict[str, float] = {}
+    executed = 0.0
     for i, op in enumerate(bound.table.ops):
         if op.pipe == "tensor":
-            work = float(bound.table["flop"][i] * bound.table["count"][i])
-            by_precision[op.dtype] = by_precision.get(op.dtype, 0.0) + work
+            count = float(bound.table["count"][i])
+            by_precision[op.dtype] = by_precision.get(op.dtype, 0.0) + float(bound.table["flop"][i]) * count
+            executed += float(bound.table["executed"][i]) * count
     if not by_precision:
-        return None, 0.0
-    return max(by_precision, key=lambda name: by_precision[name]), sum(by_precision.values())
-
-
-def _gap(bound: Bound, measured: Seconds) -> tuple[GapPart, ...]:
-    """The measured time in pieces that add up to it: the bound, what missing overlap explains, and the rest.
-
-    Operations that run one after another take the serial bound; what it adds to the overlapped one is shared out by the
-    resource that binds those operations. A run between the two bounds overlaps, so only the rest is named.
-    """
-    floor, serial = float(bound.overlapped), float(bound.serial)
-    if measured < floor:
-        return ()
-    binding = bound.binding
-    parts = [GapPart(binding, f"Bound: {RESOURCE_WORDS[binding]}", floor)]
-    left = measured - floor
-    if serial > floor and measured >= serial:
-        excess: dict[str, float] = {}
-        for i, resource in enumerate(bound.op_binding()):
-            if resource != binding:
-                spent = float(bound.op_time[i] * bound.table["count"][i])
-                excess[resource] = excess.get(resource, 0.0) + spent
-        total = sum(excess.values())
-        for resource in RESOURCES:
-            if total > 0 and excess.get(resource, 0.0) > 0:
-                time = (serial - floor) * excess[resource] / total
-                parts.append(GapPart(resource, f"{_capital(RESOURCE_WORDS[resource])}, not overlapped", time))
-                left -= time
-    if left > 0:
-        parts.append(GapPart("other", "Not explained by the model", left))
-    return tuple(parts)
+        return None, 0.0, 0.0
+    return max(by_precision, key=lambda name: by_precision[name]), sum(by_precision.values()), executed
 
 
 # --- words ---------------------------------------------------------------------------------------------------------
@@ -719,17 +755,26 @@ def _verdict(row: BoundRow, *, short: bool = False) -> str:
     if short:
         return f"{sentence}; {RESOURCE_WORDS[row.binding]} {_verb(row.binding)}."
     sentence += f"; {RESOURCE_WORDS[row.binding]} {_verb(row.binding)}"
+    reads = ""
     if row.binding == "hbm" and row.what == "decode" and row.kv_share >= 0.05:
-        sentence += f", and KV reads are {share_text(row.kv_share)} of its bytes"
-    return f"{sentence}."
+        reads = f"KV reads are {share_text(row.kv_share)} of its bytes"
+    gap = _gap_sentence(row)
+    *first, last = [part for part in (reads, gap) if part] or [""]
+    return sentence + "".join(f", {part}" for part in first) + (f", and {last}." if last else ".")
+
+
+def _gap_sentence(row: BoundRow) -> str:
+    """The largest terms: "the gap of 79.6 ms is 60 % kernels below their roof and 40 % unexplained"."""
+    named = gap_words(row.gap)
+    if not named or row.gap_time < 0.005 * row.measured:
+        return ""
+    parts = [f"{share_text(share)} {words}" for words, share in named]
+    listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    return f"the gap of {time_text(row.gap_time)} is {listed}"
 
 
 def _verb(resource: str) -> str:
     return "bind" if resource == "launch" else "binds"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def share_text(ratio: Ratio) -> str:

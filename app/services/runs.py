@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from app.catalog.calibration import load_calibration
 from app.catalog.names import AmbiguousName, UnknownName
 from app.domain.errors import InvalidInput
 from app.domain.hardware import HardwareProfile
@@ -196,7 +197,7 @@ def view_of(
     """The view of a run that is read already."""
     hardware, model, lost = linked(ctx, run)
     stated = stated_fields(ctx, run)
-    analysis = analyse_run(run.parsed, hardware, model, stated)
+    analysis = analyse_run(run.parsed, hardware, model, stated, load_calibration())
     findings = sorted(
         (*analysis.findings, *lost, *run.parsed.findings, *run.upload.findings),
         key=lambda finding: SEVERITIES.index(finding.severity),
@@ -558,6 +559,9 @@ def run_json(view: RunView) -> dict[str, Any]:
         "not_reported": list(view.not_reported),
         "findings": [finding_json(finding) for finding in view.findings],
         "verdict": view.analysis.verdict,
+        "also": list(view.analysis.also),
+        "gap": [] if main is None else gap_json(main),
+        "needs": list(view.analysis.needs),
         "upload": upload_json(run.upload) | {"runs": [sibling.id for sibling in view.siblings[:MOST_WHOLE_RUNS]]},
     }
     if parsed.kernels:
@@ -565,7 +569,7 @@ def run_json(view: RunView) -> dict[str, Any]:
     if view.analysis.rows or view.analysis.not_held:
         answer["bound"] = bound_json(view.analysis)
     if main is not None:
-        answer["efficiency"] = {"of_bound": main.of_bound, "mfu": main.mfu, "mbu": main.mbu}
+        answer["efficiency"] = {"of_bound": main.of_bound, "mfu": main.mfu, "hfu": main.hfu, "mbu": main.mbu}
     return answer
 
 
@@ -649,7 +653,17 @@ def bound_json(analysis: MeasuredAgainstBound) -> dict[str, Any]:
         ],
     }
     if main is not None:
-        kept = ("what", "bound_s", "serial_bound_s", "measured_s", "of_bound", "binding", "terms", "devices")
+        kept = (
+            "what",
+            "bound_s",
+            "serial_bound_s",
+            "measured_s",
+            "of_bound",
+            "binding",
+            "terms",
+            "devices",
+            "expected",
+        )
         shown = row_json(main)
         answer |= {key: shown[key] for key in kept}
     return answer
@@ -670,16 +684,47 @@ def row_json(row: BoundRow) -> dict[str, Any]:
         "terms": {f"{name}_s": value for name, value in row.terms.items()},
         "mfu": row.mfu,
         "mfu_precision": row.mfu_precision,
+        "hfu": row.hfu,
         "mbu": row.mbu,
         "flop": row.flop,
         "hbm_bytes": row.hbm_bytes,
         "kv_share": row.kv_share,
         "devices": row.devices,
-        "gap": [{"resource": part.resource, "label": part.label, "time_s": part.time} for part in row.gap],
+        "gap": [
+            {"resource": part.resource, "label": part.label, "term": part.term, "time_s": part.time} for part in row.gap
+        ],
+        "gap_s": row.gap_time,
+        "expected": None
+        if row.expected is None
+        else {
+            "time_s": row.expected.time,
+            "low_s": row.expected.low,
+            "high_s": row.expected.high,
+            "basis": row.expected.basis,
+        },
         "workload": workload_body(row),
         "assumptions": list(dict.fromkeys(row.assumptions)),
         "notes": list(row.notes),
     }
+
+
+def gap_json(row: BoundRow) -> list[dict[str, Any]]:
+    """The terms between a step's bound and its measured time. `time_s` add up to `measured_s - bound_s`.
+
+    `share` is the term's share of the gap; `basis` says what it rests on.
+    """
+    whole = row.gap_time
+    return [
+        {
+            "term": part.term,
+            "label": part.label,
+            "resource": part.resource,
+            "time_s": part.time,
+            "share": part.time / whole if whole > 0 else 0.0,
+            "basis": part.basis,
+        }
+        for part in row.gap_terms
+    ]
 
 
 def workload_body(row: BoundRow) -> dict[str, Any]:

@@ -482,10 +482,10 @@ def _needs_links(view: RunView) -> bool:
 def _gap_title(row: BoundRow) -> str:
     if row.contradicts:
         return "The measured time is below the bound: something stated is wrong"
-    rest = next((part.time for part in row.gap if part.resource == "other"), 0.0)
+    rest = next((part.time for part in row.gap if part.term == "unexplained"), 0.0)
     if rest <= 0:
-        return "The bound and missing overlap explain the whole time"
-    return f"{share_text(rest / row.measured)} of the measured time is not explained by the bound"
+        return "Bound and named terms explain the whole time"
+    return f"{share_text(rest / row.measured)} of the measured time is not explained"
 
 
 def _conditions(view: RunView, row: BoundRow) -> str:
@@ -516,10 +516,14 @@ def _bound_table(view: RunView) -> dict[str, Any] | None:
                 _time_cell(row.measured, f"{row.measured_from}: {row.how}"),
                 _time_cell(row.bound, "the busiest resource alone: the least time for what is stated"),
                 _time_cell(row.serial_bound, "operations one after another"),
+                None if row.expected is None else _time_cell(row.expected.time, row.expected.basis),
                 row.of_bound,
                 {"resource": row.binding},
                 {"value": row.mfu, "source": {"kind": "computed", "note": f"at the dense {row.mfu_precision} peak"}}
                 if row.mfu is not None
+                else None,
+                {"value": row.hfu, "source": {"kind": "computed", "note": "executed FLOP, recomputation included"}}
+                if row.hfu is not None
                 else None,
                 {"value": row.mbu, "source": {"kind": "computed", "note": "least bytes over memory bandwidth"}},
                 {"text": tokens},
@@ -533,9 +537,11 @@ def _bound_table(view: RunView) -> dict[str, Any] | None:
             {"label": "Measured", "numeric": True},
             {"label": "Bound", "numeric": True, "title": "The busiest resource alone"},
             {"label": "Serial bound", "numeric": True, "title": "Operations one after another"},
+            {"label": "Expected", "numeric": True, "title": "What a well-tuned stack takes"},
             {"label": "Of bound", "unit": "ratio", "title": "Bound over measured"},
             {"label": "Binds"},
             {"label": "MFU", "unit": "ratio"},
+            {"label": "HFU", "unit": "ratio"},
             {"label": "MBU", "unit": "ratio"},
             {"label": "Batch", "numeric": True},
             {"label": "Context", "numeric": True},
