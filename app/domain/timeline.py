@@ -1,0 +1,405 @@
+"""What a device's timeline says: busy, idle, gaps that the host left, and communication that nothing hid.
+
+Times are whole nanoseconds (int64), so that the parts of a span add up to it exactly; results are seconds. Nothing is
+ever summed over streams: at each instant a device is in one of five states, decided by what runs on all its streams
+together.
+
+    computing        a kernel computes and no communication runs
+    overlapped       a kernel computes while communication runs
+    exposed          communication runs and no kernel computes
+    copying          only copies or fills run
+    idle             nothing runs
+
+Idle time is split by what ended it: where the call that launched the next activity came after the device had run dry,
+the host was late (launch-bound); where it came before, the device waited for something else; where the profile does not
+tell, it is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.domain.units import Seconds
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+COMPUTE, COMMUNICATION, COPY = 0, 1, 2
+"""Classes of activities. A copy is a memcpy or memset of the driver, not a kernel that copies."""
+
+UNKNOWN = np.iinfo(np.int64).min
+"""A launch time that the profile does not carry."""
+
+_NS = 1e-9
+
+_STATES = ("computing", "overlapped", "exposed", "copying", "idle")
+
+
+@dataclass(frozen=True, slots=True)
+class Activities:
+    """What ran on devices, one entry each, in any order. Arrays of one length.
+
+    `start` and `end` are nanoseconds on one clock, `launched` the start of the host's call (UNKNOWN where not known),
+    `kind` one of COMPUTE, COMMUNICATION and COPY, `device` and `stream` numbers without meaning, `name` the index of a
+    name.
+    """
+
+    start: Ints
+    end: Ints
+    launched: Ints
+    kind: NDArray[np.int8]
+    device: NDArray[np.int32]
+    stream: NDArray[np.int64]
+    name: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def at(self, chosen: NDArray[np.bool_] | Ints) -> Activities:
+        """The chosen entries."""
+        return Activities(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A stretch of one device's time (or several devices' added up) by what happened in it.
+
+    computing + overlapped + exposed + copying + launch_gap + other_gap + unknown_gap = span. `host_late` is the part of
+    `exposed` in which the host had not launched the next computing kernel yet: a faster link alone would not save it.
+    """
+
+    span: Seconds
+    computing: Seconds
+    overlapped: Seconds
+    exposed: Seconds
+    copying: Seconds
+    launch_gap: Seconds
+    other_gap: Seconds
+    unknown_gap: Seconds
+    host_late: Seconds
+
+    @property
+    def idle(self) -> Seconds:
+        return self.launch_gap + self.other_gap + self.unknown_gap
+
+    @property
+    def busy(self) -> Seconds:
+        return self.span - self.idle
+
+    @property
+    def communication(self) -> Seconds:
+        """Time in which communication runs: the union of its intervals, not the sum over streams."""
+        return self.overlapped + self.exposed
+
+    def share(self, part: Seconds) -> float | None:
+        """A part of the span; None where there is no span."""
+        return part / self.span if self.span > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A named stretch of time, nanoseconds."""
+
+    name: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTimeline:
+    """One device: its span from the first activity's start to the last one's end, and steps within it."""
+
+    device: int
+    start: int
+    end: int
+    whole: Split
+    steps: tuple[Split, ...]
+    gaps: int
+    longest_gap: Seconds
+    launch_gaps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """All devices of a profile.
+
+    `on_path` is the time that each activity (in the order given) holds its device alone: at each instant the running
+    activities of the highest class (computing before communication before copies) share it equally, so that its sum is
+    the busy time. `gap_before` is the idle time that each activity ended.
+    """
+
+    devices: tuple[DeviceTimeline, ...]
+    whole: Split
+    steps: tuple[Split, ...]
+    on_path: Floats
+    gap_before: Floats
+
+
+def timeline(activities: Activities, windows: Sequence[Window] = ()) -> Timeline:
+    """Split the time of every device, and of each window within it. Without activities there are no devices.
+
+    A window's span is the whole window on each device: outside the device's own span it is idle, of unknown cause.
+    """
+    on_path = np.zeros(len(activities))
+    gap_before = np.zeros(len(activities))
+    devices = []
+    for device in np.unique(activities.device):
+        places = np.flatnonzero(activities.device == device)
+        one = _Device(activities.at(places))
+        on_path[places] = one.on_path()
+        gap_before[places] = one.gap_before * _NS
+        devices.append(
+            DeviceTimeline(
+                device=int(device),
+                start=one.first,
+                end=one.last,
+                whole=one.split(one.first, one.last),
+                steps=tuple(one.split(window.start, window.end) for window in windows),
+                gaps=len(one.gap_start),
+                longest_gap=float((one.gap_end - one.gap_start).max(initial=0)) * _NS,
+                launch_gaps=int((one.gap_cause == 0).sum()),
+            )
+        )
+    return Timeline(
+        devices=tuple(devices),
+        whole=total(d.whole for d in devices),
+        steps=tuple(total(d.steps[i] for d in devices) for i in range(len(windows) if devices else 0)),
+        on_path=on_path,
+        gap_before=gap_before,
+    )
+
+
+def total(splits: Iterable[Split]) -> Split:
+    """Device-seconds of several splits."""
+    found = tuple(splits)
+    return Split(*(sum((getattr(split, field.name) for split in found), 0.0) for field in fields(Split)))
+
+
+def union(start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """The intervals merged: sorted, apart from each other. Empty ones (end not after start) are dropped."""
+    kept = end > start
+    order = np.argsort(start[kept], kind="stable")
+    begin, until = start[kept][order], np.maximum.accumulate(end[kept][order]) if kept.any() else end[kept]
+    if not len(begin):
+        return begin, until
+    fresh = np.ones(len(begin), bool)
+    fresh[1:] = begin[1:] > until[:-1]
+    last = np.append(np.flatnonzero(fresh)[1:] - 1, len(begin) - 1)
+    return begin[fresh], until[last]
+
+
+def union_time(start: Ints, end: Ints) -> Seconds:
+    """Time in which at least one of the intervals runs."""
+    begin, until = union(start, end)
+    return float((until - begin).sum()) * _NS
+
+
+class _Device:
+    """The instants of one device at which anything begins or ends, and what holds between them."""
+
+    def __init__(self, found: Activities) -> None:
+        self.found = found
+        positive = found.end > found.start
+        # where nothing lasts there is no span
+        self.first = int((found.start[positive] if positive.any() else found.start).min())
+        self.last = int(found.end[positive].max(initial=self.first))
+        self._positive = positive
+        start, end, kind = found.start[positive], found.end[positive], found.kind[positive]
+        self.times: Ints = np.unique(np.concatenate([start, end, np.array([self.first, self.last], np.int64)]))
+        running = []
+        for wanted in (COMPUTE, COMMUNICATION, COPY):
+            change = np.zeros(len(self.times), np.int64)
+            mine = kind == wanted
+            np.add.at(change, np.searchsorted(self.times, start[mine]), 1)
+            np.add.at(change, np.searchsorted(self.times, end[mine]), -1)
+            running.append(np.cumsum(change)[:-1])
+        computes, sends, copies = running
+        self.length: Ints = np.diff(self.times)
+        states = (
+            (computes > 0) & (sends == 0),
+            (computes > 0) & (sends > 0),
+            (computes == 0) & (sends > 0),
+            (computes == 0) & (sends == 0) & (copies > 0),
+            (computes == 0) & (sends == 0) & (copies == 0),
+        )
+        self._until = [self._integral(state) for state in states]
+        self._top = (
+            np.where(computes > 0, computes, 0),
+            np.where(states[2], sends, 0),
+            np.where(states[3], copies, 0),
+        )
+        idle = np.flatnonzero(states[4])
+        self.gap_start, self.gap_end = self.times[idle], self.times[idle + 1]
+        self.gap_cause, self.gap_before = self._causes()
+        self._late = self._late_host(computes)
+
+    def _integral(self, state: NDArray[np.bool_]) -> Ints:
+        """At each instant, the time spent in a state so far."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.where(state, self.length, 0))])
+
+    def _spent(self, state: int, moment: Ints) -> Ints:
+        """Time spent in a state before each moment."""
+        so_far = self._until[state]
+        inside = np.clip(moment, self.first, self.last)
+        place = np.clip(np.searchsorted(self.times, inside, side="right") - 1, 0, max(len(self.length) - 1, 0))
+        if not len(self.length):
+            return np.zeros(len(moment), np.int64)
+        in_state = np.diff(so_far)[place] > 0
+        found: Ints = so_far[place] + np.where(in_state, inside - self.times[place], 0)
+        return found
+
+    def _causes(self) -> tuple[NDArray[np.int8], Ints]:
+        """For each gap 0 launch-bound, 1 other, 2 unknown; and for each activity the gap that it ended.
+
+        Of activities that begin together the one launched first counts: had it been in the queue, there were no gap.
+        """
+        found, before = self.found, np.zeros(len(self.found), np.int64)
+        cause = np.full(len(self.gap_start), 2, np.int8)
+        if not len(self.gap_start):
+            return cause, before
+        late = np.where(found.launched == UNKNOWN, np.iinfo(np.int64).max, found.launched)
+        candidates = np.flatnonzero(self._positive)
+        order = candidates[np.lexsort((found.name[candidates], late[candidates], found.start[candidates]))]
+        ender = order[np.searchsorted(found.start[order], self.gap_end)]
+        known = found.launched[ender] != UNKNOWN
+        cause[known] = np.where(found.launched[ender][known] >= self.gap_start[known], 0, 1)
+        np.add.at(before, ender, self.gap_end - self.gap_start)
+        return cause, before
+
+    def _late_host(self, computes: Ints) -> tuple[Ints, Ints]:
+        """Stretches without computation in which the host had not launched the next computing kernel yet."""
+        found = self.found
+        mine = np.flatnonzero(self._positive & (found.kind == COMPUTE) & (found.launched != UNKNOWN))
+        free = np.flatnonzero(computes == 0)
+        nothing = np.zeros(0, np.int64)
+        if not len(mine) or not len(free):
+            return nothing, nothing
+        begin, until = union(self.times[free], self.times[free + 1])
+        order = mine[np.lexsort((found.launched[mine], found.start[mine]))]
+        place = np.searchsorted(found.start[order], until)
+        ended = place < len(order)
+        ended[ended] = found.start[order][place[ended]] == until[ended]
+        begin, until = begin[ended], until[ended]
+        launched = found.launched[order][place[ended]]
+        stop = np.minimum(launched, until)
+        late = stop > begin
+        return begin[late], stop[late]
+
+    def split(self, start: int, end: int) -> Split:
+        """What happened between two moments."""
+        edges = np.array([start, max(end, start)], np.int64)
+        parts = [int(np.diff(self._spent(state, edges))[0]) for state in range(len(_STATES))]
+        gap_from = np.clip(self.gap_start, edges[0], edges[1])
+        gap_to = np.clip(self.gap_end, edges[0], edges[1])
+        gaps = [int((gap_to - gap_from)[self.gap_cause == cause].sum()) for cause in range(3)]
+        gaps[2] += int(edges[1] - edges[0]) - sum(parts)
+        late_from, late_to = (np.clip(edge, edges[0], edges[1]) for edge in self._late)
+        late = int((self._spent(2, late_to) - self._spent(2, late_from)).sum())
+        return Split(
+            span=float(edges[1] - edges[0]) * _NS,
+            computing=parts[0] * _NS,
+            overlapped=parts[1] * _NS,
+            exposed=parts[2] * _NS,
+            copying=parts[3] * _NS,
+            launch_gap=gaps[0] * _NS,
+            other_gap=gaps[1] * _NS,
+            unknown_gap=gaps[2] * _NS,
+            host_late=late * _NS,
+        )
+
+    def on_path(self) -> Floats:
+        """Seconds for which each activity holds the device, shared with those that run beside it in its class."""
+        found = self.found
+        held = np.zeros(len(found))
+        for kind, top in enumerate(self._top):
+            weight = np.divide(self.length, top, out=np.zeros(len(top)), where=top > 0)
+            so_far = np.concatenate([np.zeros(1), np.cumsum(weight)])
+            mine = self._positive & (found.kind == kind)
+            ends = np.searchsorted(self.times, found.end[mine])
+            held[mine] = so_far[ends] - so_far[np.searchsorted(self.times, found.start[mine])]
+        return held * _NS
+
+
+# --- drawing -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """A timeline merged down for display: what ran on a lane from `start` to `end` (nanoseconds), for `busy` of it.
+
+    `name` is the activity that took most of the cell, `count` how many activities it stands for.
+    """
+
+    lane: NDArray[np.int32]
+    start: Ints
+    end: Ints
+    busy: Ints
+    name: NDArray[np.int32]
+    count: Ints
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+def merged(activities: Activities, lanes: NDArray[np.int32], most: int) -> Cells:
+    """At most about `most` cells: activities of a lane that begin within the same small slot become one.
+
+    The slot is widened until the bound holds, so a short timeline keeps every activity apart.
+    """
+    order = np.lexsort((activities.start, lanes))
+    start, end = activities.start[order], np.maximum(activities.end, activities.start)[order]
+    lane, name = lanes[order], activities.name[order]
+    if not len(order):
+        return Cells(lane, start, end, start, name, start)
+    slot = np.arange(len(order))
+    first, width = int(start.min()), 1
+    if len(order) > most:
+        width = max(1, (int(end.max()) - first) // most)
+        while True:
+            slot = (start - first) // width
+            if 1 + int(((np.diff(slot) != 0) | (np.diff(lane) != 0)).sum()) <= most:
+                break
+            width *= 2
+    fresh = np.ones(len(order), bool)
+    fresh[1:] = (np.diff(slot) != 0) | (np.diff(lane) != 0)
+    begins = np.flatnonzero(fresh)
+    busy = end - start
+    cell = np.cumsum(fresh) - 1
+    return Cells(
+        lane=lane[begins],
+        start=start[begins],
+        end=np.maximum.reduceat(end, begins),
+        busy=np.add.reduceat(busy, begins),
+        name=_heaviest(cell, name, busy),
+        count=np.diff(np.append(begins, len(order))),
+    )
+
+
+def _heaviest(cell: Ints, name: NDArray[np.int32], busy: Ints) -> NDArray[np.int32]:
+    """For each cell the name with the most time in it; of equals the lowest number."""
+    names = int(name.max()) + 1
+    keys, back = np.unique(cell.astype(np.int64) * names + name, return_inverse=True)
+    time = np.zeros(len(keys), np.int64)
+    np.add.at(time, back, busy)
+    cells, of = keys // names, keys % names
+    order = np.lexsort((of, -time, cells))
+    firsts = np.searchsorted(cells[order], np.arange(int(cell[-1]) + 1))
+    found: NDArray[np.int32] = of[order][firsts].astype(np.int32)
+    return found
+
+
+def shares(split: Split) -> Mapping[str, float]:
+    """The parts of a split as shares of its span; empty where there is no span."""
+    if split.span <= 0:
+        return {}
+    parts = {
+        "gpu_busy_share": split.busy,
+        "gpu_idle_share": split.idle,
+        "launch_share": split.launch_gap,
+        "exposed_comm_share": split.exposed,
+    }
+    return {name: part / split.span for name, part in parts.items()}
