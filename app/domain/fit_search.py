@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from app.domain.activations import OFFLOAD_LABELS, RECOMPUTE_LABELS, modules_of
 from app.domain.errors import DomainError, InvalidInput
 from app.domain.layout import heads_of
 from app.domain.levers.base import Lever, LeverRequest, Scenario, lever_path
@@ -19,7 +20,7 @@ from app.domain.model import ModelSpec
 from app.domain.units import Bytes, Seconds
 from app.domain.workload import Workload
 
-Kind: TypeAlias = Literal["layout", "micro-batches", "lever"]
+Kind: TypeAlias = Literal["layout", "micro-batches", "lever", "module"]
 
 WIDTH = 8
 """Combinations that are followed from one step to the next."""
@@ -223,7 +224,11 @@ def _singles(
     best = sorted(layouts, key=lambda node: node.peak)[:4]
     nearest = [node for node in layouts if node not in best][:6]
     nodes += [node for node in layouts if node in best or node in nearest]
-    for move in (*_micro_batches(start.workload), *_sharding(question, start.workload)):
+    for move in (
+        *_micro_batches(start.workload),
+        *_sharding(question, start.workload),
+        *_modules(question.model, start.workload),
+    ):
         made = _made(question, start, move)
         if made is not None:
             nodes.append(made)
@@ -328,6 +333,14 @@ def _with_lever(levers: tuple[LeverRequest, ...], lever: LeverRequest) -> tuple[
 def _changed(workload: Workload, move: Move) -> Workload:
     p = workload.parallel
     parts = move.change.get("parts")
+    again, to_host = move.change.get("recompute"), move.change.get("offload")
+    if again is not None:
+        return replace(workload, recompute_modules=(*workload.recompute_modules, again))  # type: ignore[arg-type]
+    if to_host == "parameters":
+        return replace(workload, offload=replace(workload.offload, parameters=True))
+    if to_host is not None:
+        held = (*workload.offload.activations, to_host)
+        return replace(workload, offload=replace(workload.offload, activations=held))  # type: ignore[arg-type]
     if isinstance(parts, int):
         batch = workload.batch // parts if workload.batch % parts == 0 else workload.batch
         return replace(workload, batch=batch, parallel=replace(p, micro_batches=p.micro_batches * parts))
@@ -426,6 +439,23 @@ def _micro_batches(workload: Workload) -> Iterator[Move]:
             )
 
 
+def _modules(model: ModelSpec, workload: Workload) -> Iterator[Move]:
+    """Modules that run again or whose activations move to the host, one at a time; whole layers are levers."""
+    if not workload.offload.parameters:
+        yield Move("offload parameters", "Parameters on the host", "module", {"offload": "parameters"})
+    if workload.phase != "train" or "layer" in workload.recomputed:
+        return
+    again, held = modules_of(model)
+    for name in again:
+        if name not in ("attention_core", "layer") and name not in workload.recomputed:
+            words = f"{RECOMPUTE_LABELS[name]} recomputed"
+            yield Move(f"recompute {name}", words, "module", {"recompute": name})
+    for module in held:
+        if module != "layer" and not {module, "layer"} & set(workload.offload.activations):
+            words = f"{OFFLOAD_LABELS[module]} activations on the host"
+            yield Move(f"offload {module}", words, "module", {"offload": module})
+
+
 def _sharding(question: _Question, workload: Workload) -> Iterator[Move]:
     """What the layout divides without other degrees, where no lever does it."""
     p = workload.parallel
@@ -446,7 +476,10 @@ def _proposals(question: _Question, start: _Node, found: Sequence[_Node], capaci
 
     Of those the one that narrows least is taken, since a smaller format is nearly always faster too.
     """
-    likely = sorted(found, key=lambda node: (node.cost, len(node.moves), node.peak))
+    # a move more than is enough is no other way
+    sets = [frozenset(move.label for move in node.moves) for node in found]
+    minimal = [node for node, own in zip(found, sets, strict=True) if not any(other < own for other in sets)]
+    likely = sorted(minimal, key=lambda node: (node.cost, len(node.moves), node.peak))
     exact = _timed(question, [node for node in likely if node.exact])
     narrowed = [node for node in likely if not node.exact][: 4 * TIMED]
     least = min((_narrowness(question, node) for node in narrowed), default=(0.0, 0))

@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from app.domain.denoiser import Denoiser, DiffusionTransformer, UNet, denoiser_parameters, unet_steps
+from app.domain.activations import saved_activations
+from app.domain.denoiser import DiffusionTransformer, UNet, denoiser_parameters, unet_steps
 from app.domain.inputs import latent_tokens, source_tokens, visual_tokens
 from app.domain.layout import Layout, layout_of
 from app.domain.mixer_parameters import group_mixer_parameters, kv_heads_of_rank, rwkv_ffn_parameters
@@ -17,19 +18,11 @@ from app.domain.model import (
     Attention,
     CompressedAttention,
     DenseMlp,
-    GatedDeltaNet,
-    KimiDeltaAttention,
     LatentAttention,
     LayerGroup,
-    LightningAttention,
-    Mamba1,
-    Mamba2,
     ModelSpec,
     MoeMlp,
-    Rwkv5,
-    Rwkv7,
     RwkvFfn,
-    mixer_parts,
 )
 from app.domain.parameters import (
     extra_parameters,
@@ -189,6 +182,23 @@ def _with_replicas(model: ModelSpec, replicas: int) -> float:
     experts = [group.mlp.experts for group in layers if isinstance(group.mlp, MoeMlp)]
     more = [size * replicas / number for size, number in zip(sizes, experts, strict=True)]
     return 1.0 + sum(more) / sum(sizes) if sizes else 1.0
+
+
+def largest_unit(model: ModelSpec, layout: Layout) -> float:
+    """Parameters of the largest part that is fetched at once where they lie on the host: a layer, or a table."""
+    parts = sharded_parameters(model, layout.tp, expert_shards=layout.ep * layout.etp)
+    if model.denoiser is not None:
+        denoiser = model.denoiser
+        if isinstance(denoiser, UNet):
+            return float(parts.total) / max(len(list(unet_steps(denoiser))), 1)
+        return float(parts.total) / max(denoiser.double_blocks + denoiser.single_blocks, 1)
+    h, shards = model.hidden_size, layout.ep * layout.etp
+    layers = [
+        float(group_mixer_parameters(group, h, layout.tp)) / max(group.count, 1)
+        + float(_mlp_parameters(group, h, layout.tp) + _expert_parameters(group, h, shards))
+        for group in model.layers
+    ]
+    return max([*layers, float(parts.embedding), float(parts.head)])
 
 
 def running_parameters(
@@ -420,7 +430,10 @@ def _objects(model: ModelSpec, workload: Workload, layout: Layout, stage: int) -
     whole, sharded = float(parameters.total), float(parameters.sharded(layout))
     share = _layer_share(model, layout, stage)
     objects = dict.fromkeys(OBJECTS, 0.0)
-    objects["parameters"] = (sharded if p.zero_stage >= 3 else whole) * dtypes.bytes_of("weights")
+    held = sharded if p.zero_stage >= 3 else whole
+    if workload.offload.parameters:
+        held = min(held, 2.0 * largest_unit(model, layout) * (sharded / whole if p.zero_stage >= 3 else 1.0))
+    objects["parameters"] = held * dtypes.bytes_of("weights")
     decoding = workload.phase == "decode"
     tokens = workload.new_tokens / (1 if decoding else p.cp)
     if model.denoiser is not None:
@@ -430,9 +443,10 @@ def _objects(model: ModelSpec, workload: Workload, layout: Layout, stage: int) -
     if workload.phase == "train":
         objects["gradients"] = (sharded if p.zero_stage >= 2 else whole) * dtypes.bytes_of("gradients")
         state = optimizer_bytes_per_parameter(workload.optimizer, dtypes).state
-        objects["optimizer"] = (sharded if p.zero_stage >= 1 else whole) * state
-        kept, live = _saved_activations(model, workload, layout, tokens, share)
-        objects["activations"] = micro_batches_in_flight(workload, stage) * kept + live
+        if not workload.offload.optimizer:
+            objects["optimizer"] = (sharded if p.zero_stage >= 1 else whole) * state
+        saved = saved_activations(model, workload, layout, tokens, share)
+        objects["activations"] = micro_batches_in_flight(workload, stage) * saved.kept + saved.live
         if has_head:
             # bf16 logits with their gradient, and the fp32 copy the softmax works on (F-6.6)
             objects["logits"] = tokens * model.vocab_size / p.tp * (a + a + 4.0)
@@ -474,91 +488,3 @@ def _widest_layer(model: ModelSpec, layout: Layout) -> float:
             width += copies * (model.hidden_size + (2 if m.gated else 1) * m.expert_intermediate / float(layout.etp))
         widest = max(widest, width)
     return widest
-
-
-def _saved_activations(
-    model: ModelSpec, workload: Workload, layout: Layout, tokens: float, share: float
-) -> tuple[float, float]:
-    """Bytes kept for the backward pass by a stage's layers (F-6.5 for gated blocks and F-6.7): for each micro-batch
-    that is under way, and once for the layer that full recomputation has brought back."""
-    tp = workload.parallel.tp
-    a = workload.dtypes.bytes_of("activations")
-    # sequence parallelism keeps 1/tp of everything that is as wide as the residual stream
-    h = model.hidden_size / (tp if workload.parallel.sequence_parallel else 1)
-    total = 0.0
-    widest = 0.0
-    if model.denoiser is not None:
-        return _saved_by_denoiser(model.denoiser, workload, tokens), 0.0
-    if model.encoder is not None:
-        source = float(workload.batch * source_tokens(model, workload))
-        total, widest = _saved_activations(model.encoder, workload, layout, source, 1.0)
-    for group in model.layers:
-        kept = 2.0 * h  # the inputs of both norms
-        extra = 0.0
-        for mixer in mixer_parts(group.mixer):
-            more, softmax = _kept_by_mixer(mixer, tp)
-            kept += h + more
-            extra += softmax
-        if isinstance(group.mlp, DenseMlp):
-            kept += h + (3 if group.mlp.gated else 2) * group.mlp.intermediate / tp
-        elif isinstance(group.mlp, RwkvFfn):
-            kept += 3 * h + 2 * group.mlp.intermediate / tp
-        elif isinstance(group.mlp, MoeMlp):
-            e = group.mlp
-            copies = layout.dp * layout.cp * e.top_k / (float(layout.expert_replicas) * layout.ep)
-            kept += h + copies * (2 * model.hidden_size + 3 * e.expert_intermediate / float(layout.etp))
-            kept += 3 * e.shared_intermediate / tp
-            extra += 8.0 * e.top_k
-        layer = tokens * (kept * a + extra)
-        widest = max(widest, layer)
-        if workload.recompute == "full":
-            layer = tokens * h * a
-        total += group.count * layer
-    # with full recompute one layer's activations come back while its backward pass runs
-    return total * share, widest if workload.recompute == "full" else 0.0
-
-
-def _kept_by_mixer(mixer: object, tp: int) -> tuple[float, float]:
-    """Elements a token that the backward pass of one mixer needs beside its input, and bytes of softmax sums."""
-    if isinstance(mixer, Attention):
-        kept = mixer.heads * (mixer.head_dim + mixer.v_head_dim) / tp
-        kept += max(mixer.kv_heads / tp, 1.0) * (mixer.head_dim + mixer.v_head_dim)
-        return kept, 4.0 * mixer.heads / tp  # log-sum-exp in fp32
-    if isinstance(mixer, LatentAttention):
-        q_dim = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
-        kept = (mixer.q_lora_rank or 0) + mixer.cached_elements
-        return kept + mixer.heads * (2 * q_dim + 2 * mixer.v_head_dim) / tp, 4.0 * mixer.heads / tp
-    if isinstance(mixer, CompressedAttention):
-        kept = mixer.q_lora_rank + mixer.head_dim + 2 * mixer.pooled_width
-        kept += (2.0 * mixer.heads * mixer.head_dim + mixer.o_groups * mixer.o_lora_rank) / tp
-        return kept, 4.0 * mixer.heads / tp
-    if isinstance(mixer, Mamba1):
-        # input and gate, convolved input, step, both maps, output
-        return 5.0 * mixer.inner / tp + mixer.dt_rank + 2 * mixer.state, 0.0
-    if isinstance(mixer, Mamba2):
-        return (3.0 * mixer.inner + 2 * mixer.conv_channels + mixer.heads) / tp, 0.0
-    if isinstance(mixer, GatedDeltaNet):
-        return (4.0 * mixer.key_width + 4.0 * mixer.value_width) / tp, 0.0
-    if isinstance(mixer, KimiDeltaAttention):
-        return 9.0 * mixer.width / tp, 0.0
-    if isinstance(mixer, (LightningAttention, Rwkv5)):
-        return 5.0 * mixer.width / tp, 0.0
-    return 8.0 * mixer.width / tp if isinstance(mixer, Rwkv7) else 0.0, 0.0
-
-
-def _saved_by_denoiser(denoiser: Denoiser, workload: Workload, tokens: float) -> float:
-    """Activations of a denoiser's backward pass: what products and attention read, for every block (F-6.7)."""
-    a, tp = workload.dtypes.bytes_of("activations"), workload.parallel.tp
-    if isinstance(denoiser, UNet):
-        parts = 0.0
-        for step in unet_steps(denoiser):
-            wide = {"convolution": 1.0, "residual": 4.0, "transformer": 2.0 + 16.0 * step.depth}[step.kind]
-            parts += wide * step.outputs / step.factor**2
-        return tokens * parts * a
-    text = float(workload.batch * denoiser.text_tokens)
-    joint = denoiser.text_attention in ("joint", "joint, shared weights")
-    width = 4.0 * denoiser.hidden + (4.0 * denoiser.attention_width + 2.0 * denoiser.intermediate) / tp
-    if workload.recompute == "full":
-        width = float(denoiser.hidden)
-    blocks = denoiser.double_blocks + denoiser.single_blocks
-    return blocks * (tokens + (text if joint else 0.0)) * width * a

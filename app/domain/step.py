@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from app.domain.activations import modules_of, recomputed_rows, saved_activations
 from app.domain.backward import backward_of, recomputed
 from app.domain.blocks.attention import attention_rows, latent_attention_rows
 from app.domain.blocks.compressed import compressed_attention_rows
@@ -102,9 +103,10 @@ def step_rows(
     before, layers, after = _forward_rows(ctx)
     layers += _hand_over(ctx)
     rows = before + layers + after
+    transfers = _host_transfers(ctx, rows) if workload.offload.any else []
     if ctx.training:
         rows += _training_rows(ctx, before, layers, after)
-    return StepRows(ctx, tuple(rows))
+    return StepRows(ctx, (*rows, *transfers))
 
 
 def _forward_rows(ctx: StepContext) -> tuple[list[Op], list[Op], list[Op]]:
@@ -250,12 +252,7 @@ def _source(ctx: StepContext) -> int:
 
 def _training_rows(ctx: StepContext, before: list[Op], layers: list[Op], after: list[Op]) -> list[Op]:
     workload = ctx.workload
-    again = {
-        "none": [],
-        "selective": [op for op in layers if op.kind == "attention"],
-        "full": layers,
-    }[workload.recompute]
-    rows = [recomputed(op) for op in again]
+    rows = [recomputed(op) for op in recomputed_rows(ctx.model, workload, layers)]
     for op in (*after, *layers, *before):
         rows += backward_of(op, ctx)
     parameters = running_parameters(ctx.model, ctx.workload, ctx.layout)
@@ -264,7 +261,9 @@ def _training_rows(ctx: StepContext, before: list[Op], layers: list[Op], after: 
         parameters = replace(parameters, dense=parameters.dense / ctx.model.denoiser.networks)
     updated = parameters.sharded(ctx.layout) if workload.parallel.zero_stage >= 1 else parameters.total
     per_parameter = optimizer_bytes_per_parameter(workload.optimizer, workload.dtypes)
-    if workload.optimizer != "none":
+    if workload.optimizer != "none" and workload.offload.optimizer:
+        rows.append(_update_on_host(ctx, updated))
+    elif workload.optimizer != "none":
         rows.append(
             Op(
                 "optimizer step",
@@ -279,6 +278,65 @@ def _training_rows(ctx: StepContext, before: list[Op], layers: list[Op], after: 
             )
         )
     return rows + _gradient_exchange(ctx, parameters)
+
+
+def _update_on_host(ctx: StepContext, updated: Grid) -> Op:
+    """The optimizer step in the host's memory: gradients go out while parameters come back, both ways at once. Where
+    the parameters lie on the host as well, nothing comes back."""
+    dtypes = ctx.workload.dtypes
+    gradients, weights = dtypes.bytes_of("gradients"), dtypes.bytes_of("weights")
+    each = gradients if ctx.workload.offload.parameters else max(gradients, weights)
+    return Op(
+        "optimizer step",
+        "optimizer",
+        "copy",
+        direction="optimizer",
+        launches=0.0,
+        net={"host": updated * each},
+        formula="gradients out while parameters come back, once a step",
+    )
+
+
+def _host_transfers(ctx: StepContext, forward: Sequence[Op]) -> list[Op]:
+    """Activations and parameters that lie in the host's memory: what crosses its link in a step, one way each."""
+    workload = ctx.workload
+    offload, training = workload.offload, ctx.training
+    rows: list[Op] = []
+    if training and offload.activations:
+        saved = saved_activations(ctx.model, workload, ctx.layout, float(np.max(ctx.tokens)), 1.0 / ctx.layout.pp)
+        out = Op(
+            "activations to the host",
+            "offload",
+            "copy",
+            count=float(ctx.micro_batches) if saved.moved else 0.0,
+            net={"host": saved.moved},
+            hidden=offload.hidden,
+            formula="saved activations of the offloaded modules, once out and once back",
+        )
+        rows += [out, replace(out, name="activations to the host, back", direction="backward")]
+    if offload.parameters:
+        parameters = running_parameters(ctx.model, workload, ctx.layout)
+        zero = workload.parallel.zero_stage
+        share = parameters.sharded(ctx.layout) / parameters.total if zero >= 3 else 1.0
+        # what the products of one pass read has to come in; a layer that is fetched again is read again
+        size = sum((op.weights * op.count for op in forward), start=0.0) * share
+        fetch = Op(
+            "parameters from the host",
+            "offload",
+            "copy",
+            net={"host": size},
+            hidden=offload.hidden,
+            formula="weights that one pass over the layers reads",
+        )
+        rows.append(fetch)
+        if training:
+            rows.append(replace(fetch, name="parameters from the host, backward", direction="backward"))
+        if training and workload.optimizer != "none" and not offload.optimizer:
+            updated = parameters.sharded(ctx.layout) if zero >= 1 else parameters.total
+            back = updated * workload.dtypes.bytes_of("weights")
+            name = "updated parameters to the host"
+            rows.append(replace(fetch, name=name, direction="optimizer", net={"host": back}))
+    return rows
 
 
 def _gradient_exchange(ctx: StepContext, parameters: StageParameters) -> list[Op]:
@@ -345,6 +403,30 @@ def _assumptions(model: ModelSpec, workload: Workload, layout: Layout) -> tuple[
         notes.append("Replicas are laid on the emptiest ranks; moving their weights there is not counted.")
     if p.cp > 1 and workload.phase != "decode":
         notes.append("Context parallelism divides causal work evenly (zig-zag placement).")
+    notes += _module_notes(model, workload)
     if workload.phase == "train" and model.generates:
         notes.append("Logits are produced for every position; the loss writes its gradient in one pass.")
     return tuple(notes)
+
+
+def _module_notes(model: ModelSpec, workload: Workload) -> list[str]:
+    """What recomputation and offload by module take for granted."""
+    offload = workload.offload
+    notes: list[str] = []
+    if not (workload.recompute_modules or offload.any):
+        return notes
+    again, held = modules_of(model)
+    absent: list[str] = [name for name in workload.recompute_modules if name not in again]
+    absent += [name for name in offload.activations if name not in held]
+    if absent:
+        notes.append(f"{model.name} has no {', '.join(dict.fromkeys(absent))}: choosing it changes nothing.")
+    if workload.recompute_modules:
+        notes.append("Of what is recomputed one layer at a time is back in memory.")
+    if offload.activations or offload.parameters:
+        notes.append("Of what lies on the host two layers are on the device: the running one and the next.")
+    if offload.any:
+        notes.append(
+            f"The expected time takes {offload.hidden:.0%} of the transfers of activations and parameters as hidden "
+            "behind the layers; the update on the host itself takes no time here."
+        )
+    return notes

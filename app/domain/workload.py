@@ -18,6 +18,20 @@ RoutingKind: TypeAlias = Literal["balanced", "random", "zipf", "histogram"]
 Schedule: TypeAlias = Literal["gpipe", "1f1b", "zero_bubble"]
 ContextExchange: TypeAlias = Literal["ring", "all_to_all"]
 Overlap: TypeAlias = Literal["none", "stream", "chunk", "tile"]
+RecomputeModule: TypeAlias = Literal[
+    "attention_core",
+    "norms",
+    "qkv_projection",
+    "mla_up_projection",
+    "state_mixer",
+    "mlp_activation",
+    "mlp",
+    "moe_experts",
+    "shared_experts",
+    "moe_layer",
+    "layer",
+]
+OffloadModule: TypeAlias = Literal["norms", "attention", "state_mixer", "mlp", "moe_experts", "layer"]
 DispatchScheme: TypeAlias = Literal["hierarchical", "deduplicated", "all_to_all", "all_gather"]
 
 MAX_TOKENS = 2**40
@@ -97,6 +111,23 @@ class Dispatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Offload:
+    """What lies in the host's memory: saved activations of some modules (`layer`: of all), optimizer state, parameters.
+
+    `hidden` is the share of the transfers that runs behind the layers; only the expected time knows it.
+    """
+
+    activations: tuple[OffloadModule, ...] = ()
+    optimizer: bool = False
+    parameters: bool = False
+    hidden: float = 0.9
+
+    @property
+    def any(self) -> bool:
+        return bool(self.activations) or self.optimizer or self.parameters
+
+
+@dataclass(frozen=True, slots=True)
 class KvSettings:
     page_tokens: int = 16
     shared_prefix_tokens: int = 0
@@ -131,6 +162,8 @@ class Workload:
     frames: int | None = None
     prediction_modules: int = 0
     dispatch: Dispatch = field(default_factory=Dispatch)
+    recompute_modules: tuple[RecomputeModule, ...] = ()
+    offload: Offload = field(default_factory=Offload)
 
     def __post_init__(self) -> None:
         _one_of("phase", self.phase, get_args(Phase))
@@ -153,6 +186,30 @@ class Workload:
         for name in ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batches", "virtual_stages"):
             _count(f"parallel.{name}", getattr(self.parallel, name), least=1)
         _check_dispatch(self.dispatch)
+        for place, module in enumerate(self.recompute_modules):
+            _one_of(f"recompute_modules.{place}", module, get_args(RecomputeModule))
+        for place, held in enumerate(self.offload.activations):
+            _one_of(f"offload.activations.{place}", held, get_args(OffloadModule))
+        if not 0 <= self.offload.hidden <= 1:
+            raise InvalidInput(("workload", "offload", "hidden"), "must be between 0 and 1")
+        if self.phase != "train":
+            for named, loc in (
+                (bool(self.recompute_modules), ("recompute_modules",)),
+                (bool(self.offload.activations), ("offload", "activations")),
+                (self.offload.optimizer, ("offload", "optimizer")),
+            ):
+                if named:
+                    raise InvalidInput(("workload", *loc), f"only training keeps this: leave it out in {self.phase}")
+
+    @property
+    def recomputed(self) -> frozenset[str]:
+        """Modules that run again in the backward pass: those of the level and those named one by one.
+
+        A whole layer has every other module in it.
+        """
+        level: dict[str, frozenset[str]] = {"selective": frozenset({"attention_core"}), "full": frozenset({"layer"})}
+        modules = level.get(self.recompute, frozenset()) | frozenset(self.recompute_modules)
+        return frozenset({"layer"}) if "layer" in modules else modules
 
     @property
     def new_tokens(self) -> int:

@@ -21,6 +21,7 @@ from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitectu
 from app.domain.hardware import HardwareProfile
 from app.domain.model import ModelSpec
 from app.domain.run import Finding
+from app.domain.workload import Workload
 from app.importers.reading import clean
 from app.services.context import Context
 from app.services.contracts import BoundRequest, Contract
@@ -343,6 +344,15 @@ def _run_frozen(view: RunView) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value not in (None, "")}
 
 
+def _recompute_text(w: Workload) -> str:
+    """What runs again and what lies on the host, in one word where no module was chosen."""
+    named: list[str] = sorted(w.recompute_modules)
+    if w.recompute != "none" or not named:
+        named = [w.recompute, *named]
+    moved = [*sorted(w.offload.activations), *(n for n in ("optimizer", "parameters") if getattr(w.offload, n))]
+    return " + ".join(named) + (f"; on the host: {', '.join(moved)}" if moved else "")
+
+
 def _estimate_frozen(estimate: BoundEstimate, request: BoundRequest) -> dict[str, Any]:
     w = estimate.workload
     layout = {key: value for key, value in asdict(w.parallel).items() if isinstance(value, int) and value is not False}
@@ -359,7 +369,7 @@ def _estimate_frozen(estimate: BoundEstimate, request: BoundRequest) -> dict[str
     }
     shown = ["weights", "activations", "kv"]
     if w.phase == "train":
-        found |= {"recompute": w.recompute, "optimizer": w.optimizer}
+        found |= {"recompute": _recompute_text(w), "optimizer": w.optimizer}
         shown += ["gradients", "optimizer"]
     if w.phase == "decode":
         found["context_len"] = w.context_len

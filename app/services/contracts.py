@@ -86,6 +86,18 @@ class DispatchBody(Contract):
     replicas: Annotated[int, Field(ge=0, le=100_000)] = 0
 
 
+class OffloadBody(Contract):
+    """What lies in the host's memory. `layer` among the activations stands for everything that layers save."""
+
+    activations: Annotated[list[w.OffloadModule], Field(max_length=20)] = Field(default_factory=list)
+    optimizer: bool = False
+    parameters: bool = False
+    hidden: Annotated[float, Field(ge=0, le=1)] = 0.9
+
+    def to_domain(self) -> w.Offload:
+        return w.Offload(tuple(self.activations), self.optimizer, self.parameters, self.hidden)
+
+
 class KvBody(Contract):
     page_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 16
     shared_prefix_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
@@ -111,6 +123,8 @@ class WorkloadBody(Contract):
     frames: Pixels | None = None
     prediction_modules: Annotated[int, Field(ge=0, le=64)] = 0
     dispatch: DispatchBody = DispatchBody()
+    recompute_modules: Annotated[list[w.RecomputeModule], Field(max_length=20)] | None = None
+    offload: OffloadBody | None = None
 
     def filled_defaults(self, prefix: str = "") -> Iterator[str]:
         if self.seq_len is None:
@@ -147,6 +161,8 @@ class WorkloadBody(Contract):
             frames=self.frames,
             prediction_modules=self.prediction_modules,
             dispatch=w.Dispatch(**self.dispatch.model_dump()),
+            recompute_modules=tuple(self.recompute_modules or ()),
+            offload=w.Offload() if self.offload is None else self.offload.to_domain(),
         )
 
 

@@ -13,7 +13,6 @@ from app.domain.levers.base import LeverRequest, Scenario, lever_path
 from app.domain.levers.registry import LEVERS
 from app.domain.lower_bound import CeilingChoice
 from app.domain.memory import (
-    MemoryEdit,
     MemoryUse,
     memory_by_stage,
     memory_use,
@@ -21,7 +20,7 @@ from app.domain.memory import (
     optimizer_bytes_per_parameter,
     stage_layers,
 )
-from app.domain.memory_reserve import Reserve, communication_buffers, reserve_edit
+from app.domain.memory_reserve import Reserve, communication_buffers
 from app.domain.model import ModelSpec
 from app.domain.workload import Workload
 from app.services.context import Context
@@ -35,6 +34,8 @@ from app.services.estimate import (
     ledger_json,
     sources_of,
 )
+from app.services.memory_modules import ModuleChoice, module_choices, modules_json
+from app.services.memory_scenarios import scenario_memory, with_reserve
 from app.services.references import resolve_hardware, resolve_model
 
 SHOWN_STAGES = 64
@@ -71,6 +72,7 @@ class MemoryEstimate:
     stages: tuple[StageMemory, ...]
     buffers: Mapping[str, float]
     fit: Fit | None
+    modules: tuple[ModuleChoice, ...] = ()
 
     @property
     def headroom(self) -> float | None:
@@ -91,7 +93,7 @@ def estimate_memory(ctx: Context, request: MemoryRequest) -> MemoryEstimate:
     uses = [scenario_memory(scenario, hardware, reserve) for scenario in scenarios]
     last = scenarios[-1]
     layout = layout_of(last.model, last.workload, domain)
-    edit = _with_reserve(last, domain, reserve)
+    edit = with_reserve(last, domain, reserve)
     shown = _shown_stages(layout.pp)
     by_stage = memory_by_stage(last.model, last.workload, ranks_per_node=domain, edit=edit, stages=shown)
     stages = tuple(
@@ -115,6 +117,7 @@ def estimate_memory(ctx: Context, request: MemoryRequest) -> MemoryEstimate:
         stages=stages,
         buffers=communication_buffers(last.model, last.workload, layout, reserve, uses[-1].objects),
         fit=fit,
+        modules=module_choices(last, hardware, reserve, request.ceilings),
     )
 
 
@@ -136,27 +139,6 @@ def reserve_of(request: MemoryRequest) -> Reserve:
     )
 
 
-def scenario_memory(scenario: Scenario, hardware: HardwareProfile, reserve: Reserve) -> MemoryUse:
-    """Memory of one device in a scenario, with the reserve."""
-    domain = hardware.ranks_per_node
-    return memory_use(
-        scenario.model,
-        scenario.workload,
-        hardware.memory_capacity,
-        ranks_per_node=domain,
-        edit=_with_reserve(scenario, domain, reserve),
-    )
-
-
-def _with_reserve(scenario: Scenario, domain: int, reserve: Reserve) -> MemoryEdit:
-    added = reserve_edit(scenario.model, layout_of(scenario.model, scenario.workload, domain), reserve)
-
-    def edit(objects: Mapping[str, float], workload: Workload) -> Mapping[str, float]:
-        return added(scenario.edited_memory(objects, workload), workload)
-
-    return edit
-
-
 def _shown_stages(count: int) -> list[int]:
     if count <= SHOWN_STAGES:
         return list(range(count))
@@ -176,7 +158,7 @@ def _search(
     assert capacity is not None
 
     def peak_of(scenario: Scenario) -> float:
-        edit = _with_reserve(scenario, domain, reserve)
+        edit = with_reserve(scenario, domain, reserve)
         return memory_use(scenario.model, scenario.workload, None, ranks_per_node=domain, edit=edit).peak
 
     def time_of(scenario: Scenario) -> float:
@@ -231,6 +213,7 @@ def memory_json(estimate: MemoryEstimate) -> dict[str, Any]:
             }
             for stage in estimate.stages
         ],
+        "modules": modules_json(estimate.modules),
         "make_it_fit": None if estimate.fit is None else fit_json(estimate.fit),
         "bound_s": float(bound.bound.overlapped),
         "expected": expected_json(bound.expected),
@@ -338,7 +321,12 @@ def proposal_json(fit: Fit, proposal: Proposal) -> dict[str, Any]:
         "time_s": proposal.time,
         "costs_time_s": proposal.time - fit.start_time,
         "steps": steps,
-        "workload": {"batch": proposal.workload.batch, "parallel": parallel},
+        "workload": {
+            "batch": proposal.workload.batch,
+            "parallel": parallel,
+            "recompute_modules": list(proposal.workload.recompute_modules),
+            "offload": asdict(proposal.workload.offload) if proposal.workload.offload.any else None,
+        },
         "levers": [{"id": lever.id, "params": dict(lever.params)} for lever in proposal.levers],
     }
 
@@ -357,6 +345,8 @@ def gives_up(move: Move) -> str:
     """What a move takes for what it saves, in words."""
     if move.lever is not None:
         return _GIVEN_UP.get(str(LEVERS[move.lever.id].memory_lever), "")
+    if move.kind == "module":
+        return _GIVEN_UP["recompute"] if "recompute" in move.change else _GIVEN_UP["shard"]
     if move.kind == "micro-batches":
         return "products get smaller: more of them, each with fewer rows"
     if "zero_stage" in move.change and "tp" not in move.change:

@@ -12,7 +12,7 @@ from app.services.context import Context
 from app.services.contracts import MemoryRequest
 from app.services.memory import MemoryEstimate, estimate_memory
 from app.services.references import resolve_model
-from app.services.what_if import WhatIf, inputs_of
+from app.services.what_if import WhatIf, inputs_of, offload_text
 
 EXAMPLE: Final = WhatIf(
     model="llama-3.1-70b",
@@ -129,6 +129,8 @@ def applied(state: MemoryState, proposal: Proposal) -> MemoryState:
         micro_batches=p.micro_batches,
         virtual_stages=p.virtual_stages,
         zero=p.zero_stage,
+        recompute_modules=",".join(w.recompute_modules),
+        offload=offload_text(w.offload.activations, w.offload.optimizer, w.offload.parameters),
     )
     return replace(state, lab=lab.with_levers([(lever.id, lever.params) for lever in proposal.levers]))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from app.domain.activations import OFFLOAD_LABELS, RECOMPUTE_LABELS, modules_of
 from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.levers.base import Lever, LeverRequest
 from app.domain.levers.registry import LEVERS
@@ -18,7 +19,7 @@ from app.domain.model import ModelSpec
 from app.domain.thresholds import Threshold, thresholds
 from app.domain.workload import PRESETS, default_seq_len
 from app.services.context import Context
-from app.services.contracts import BoundRequest
+from app.services.contracts import BoundRequest, OffloadBody
 from app.services.estimate import BoundEstimate, estimate_bound, known_precisions, preferred_precision
 from app.services.levers import applicable
 from app.services.references import own_names, resolve_hardware, resolve_model
@@ -67,6 +68,8 @@ class WhatIf:
     alpha: float = 1.0
     zero: int = 0
     recompute: str = "none"
+    recompute_modules: str = ""
+    offload: str = ""
     optimizer: str = "adamw"
     launch: str = "graph"
     ceilings: str = "peak"
@@ -113,6 +116,7 @@ class WhatIf:
             if self.pp > 1:
                 parallel |= {"virtual_stages": self.virtual_stages, "schedule": self.schedule}
             workload |= {"recompute": self.recompute, "optimizer": self.optimizer}
+        workload |= self._modules(model)
         workload["parallel"] = parallel
         workload |= {name: getattr(self, name) for name in inputs_of(model) if getattr(self, name)}
         if self.routing != "balanced":
@@ -126,6 +130,21 @@ class WhatIf:
         chosen = self.chosen_levers()
         if chosen:
             body["levers"] = [_lever_body(id_, params) for id_, params in chosen]
+        return body
+
+    def _modules(self, model: ModelSpec) -> dict[str, Any]:
+        """Recomputation and offload by module as the body has them; known modules that the model lacks are left out."""
+        again, held = modules_of(model)
+        body: dict[str, Any] = {}
+        train = self.phase == "train"
+        chosen = [name for name in _names(self.recompute_modules) if name in again or name not in RECOMPUTE_LABELS]
+        if train and chosen:
+            body["recompute_modules"] = chosen
+        moved = [name for name in _names(self.offload) if name in held or name not in OFFLOAD_LABELS]
+        state = {name: True for name in ("optimizer", "parameters") if name in moved and (train or name != "optimizer")}
+        moved = [name for name in moved if name not in ("optimizer", "parameters")]
+        if state or (train and moved):
+            body["offload"] = state | ({"activations": moved} if train and moved else {})
         return body
 
     def chosen_levers(self) -> list[tuple[str, dict[str, float]]]:
@@ -144,12 +163,22 @@ class WhatIf:
         }
 
 
+def _names(text: str) -> list[str]:
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def offload_text(activations: Sequence[str], optimizer: bool, parameters: bool) -> str:
+    """What lies on the host as the address has it."""
+    state = {"optimizer": optimizer, "parameters": parameters}
+    return ",".join((*activations, *(name for name, moved in state.items() if moved)))
+
+
 def state_of(request: BoundRequest, model: ModelSpec) -> WhatIf | None:
     """The lab's state that asks a request's question, or None where the lab's controls cannot hold it."""
     if not isinstance(request.hardware, str) or not isinstance(request.model, str):
         return None
     w, plain = request.workload, WhatIf()
-    decode, p = w.phase == "decode", w.parallel
+    decode, p, o = w.phase == "decode", w.parallel, w.offload
     state = WhatIf(
         hardware=request.hardware,
         model=request.model,
@@ -176,6 +205,8 @@ def state_of(request: BoundRequest, model: ModelSpec) -> WhatIf | None:
         alpha=w.routing.alpha,
         zero=p.zero_stage,
         recompute=w.recompute,
+        recompute_modules=",".join(w.recompute_modules or ()),
+        offload="" if o is None else offload_text(o.activations, o.optimizer, o.parameters),
         optimizer=w.optimizer,
         launch=w.launch_mode,
         ceilings=request.ceilings,
@@ -191,6 +222,8 @@ def _asked(request: BoundRequest) -> dict[str, Any]:
     workload = body["workload"]
     if workload["seq_len"] is None:
         workload["seq_len"] = default_seq_len(workload["phase"])
+    workload["recompute_modules"] = workload["recompute_modules"] or []
+    workload["offload"] = workload["offload"] or OffloadBody().model_dump(mode="json")
     body["levers"] = [{"id": item, "params": {}} if isinstance(item, str) else item for item in body["levers"]]
     if workload["phase"] != "train":
         for name in ("recompute", "optimizer"):
@@ -274,6 +307,8 @@ FIELD_OF_LOC: Mapping[tuple[str, ...], str] = {
     ("workload", "frames"): "frames",
     ("workload", "prediction_modules"): "prediction_modules",
     ("workload", "recompute"): "recompute",
+    ("workload", "recompute_modules"): "recompute_modules",
+    ("workload", "offload"): "offload",
     ("workload", "optimizer"): "optimizer",
     ("workload", "dtypes", "weights"): "weights",
     ("workload", "dtypes", "activations"): "activations",
@@ -320,6 +355,33 @@ def answer(ctx: Context, state: WhatIf) -> WhatIfAnswer:
         details=details(estimate),
         request=state.body(model),
         inputs=inputs_of(model),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleOptions:
+    """What a state's model could recompute and keep on the host, as (name, label) pairs, and what is chosen of it."""
+
+    recompute: tuple[tuple[str, str], ...]
+    offload: tuple[tuple[str, str], ...]
+    recomputed: tuple[str, ...]
+    offloaded: tuple[str, ...]
+
+
+def module_options(ctx: Context, state: WhatIf) -> ModuleOptions:
+    """The choices by module: saved activations only exist in training, parameters always do."""
+    try:
+        again, held = modules_of(resolve_model(ctx, state.model)[0])
+    except InvalidInput:
+        again, held = (), ()
+    train = state.phase == "train"
+    activations = tuple((name, f"{OFFLOAD_LABELS[name]} activations") for name in held) if train else ()
+    optimizer = (("optimizer", "Optimizer state"),) if train else ()
+    return ModuleOptions(
+        recompute=tuple((name, RECOMPUTE_LABELS[name]) for name in again) if train else (),
+        offload=(*activations, *optimizer, ("parameters", "Parameters")),
+        recomputed=tuple(_names(state.recompute_modules)),
+        offloaded=tuple(_names(state.offload)),
     )
 
 

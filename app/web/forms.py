@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
 from pydantic import ValidationError
+from starlette.datastructures import ImmutableMultiDict
 
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
 from app.domain.levers.registry import LEVERS
@@ -72,6 +73,7 @@ def lab_form(query: Mapping[str, str]) -> LabForm:
     plain = WhatIf()
     values: dict[str, Any] = {}
     errors: dict[str, str] = {}
+    query = _joined(query)
     for name in FIELDS:
         text = query.get(name, "").strip()
         if not text:
@@ -104,6 +106,17 @@ def lab_form(query: Mapping[str, str]) -> LabForm:
     except InvalidInput as error:
         errors["levers"] = sentence(error.reason)
     return LabForm(typed=typed, state=state, errors=FormErrors(errors))
+
+
+_SEVERAL: Final = ("recompute_modules", "offload")
+"""Fields whose key may stand in an address several times: boxes that are ticked."""
+
+
+def _joined(query: Mapping[str, str]) -> Mapping[str, str]:
+    """The address with the values of boxes parted by commas, as a state writes them."""
+    if not isinstance(query, ImmutableMultiDict):
+        return query
+    return {**query, **{name: ",".join(query.getlist(name)) for name in _SEVERAL if name in query}}
 
 
 def _with_lever_fields(state: WhatIf, query: Mapping[str, str], errors: dict[str, str]) -> WhatIf:
@@ -149,7 +162,7 @@ def lab_errors(error: ValidationError | InvalidInput | MissingFigure | Unsupport
         by_field: dict[str, str] = {}
         general: list[str] = []
         for problem in error.errors():
-            name = FIELD_OF_LOC.get(tuple(str(part) for part in problem["loc"]))
+            name = _field_of(problem["loc"])
             if name is None:
                 general.append(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}")
             else:
@@ -157,12 +170,28 @@ def lab_errors(error: ValidationError | InvalidInput | MissingFigure | Unsupport
         return FormErrors(by_field, tuple(general))
     if isinstance(error, InvalidInput):
         where = ("levers",) if error.loc[:1] == ("levers",) else tuple(str(part) for part in error.loc)
-        name = FIELD_OF_LOC.get(where)
+        name = _field_of(where)
         return FormErrors({name: sentence(error.reason)}) if name else FormErrors(general=(sentence(str(error)),))
     if isinstance(error, MissingFigure):
         name = "activations" if "throughput" in error.figure else "hardware"
         return FormErrors({name: sentence(str(error))})
     return FormErrors({"model": sentence(str(error))})
+
+
+def _field_of(loc: Sequence[object]) -> str | None:
+    """The control that an error's place belongs to: its own, or that of the object it lies in."""
+    parts = tuple(str(part) for part in loc)
+    while (
+        len(parts) > 1
+        and parts not in FIELD_OF_LOC
+        and parts[:2]
+        in (
+            ("workload", "recompute_modules"),
+            ("workload", "offload"),
+        )
+    ):
+        parts = parts[:-1]
+    return FIELD_OF_LOC.get(parts)
 
 
 def sentence(text: str) -> str:

@@ -46,7 +46,7 @@ def memory_form(query: Mapping[str, str]) -> tuple[LabForm, MemoryState]:
     An unreadable control keeps its default in the state and has a message in the form's errors.
     """
     asked = any(name in query for name in (*FIELDS, *RESERVE_FIELDS, "add_lever"))
-    form = lab_form(dict(query) if asked else EXAMPLE.query())
+    form = lab_form(query if asked else EXAMPLE.query())
     errors = dict(form.errors.by_field)
     reserve, plain = Reserve(), Reserve()
     typed = {

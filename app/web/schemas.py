@@ -181,6 +181,27 @@ class MemoryLeverRow(Answer):
     costs: Annotated[LeverCosts, Field(description="Of one device and step; what a lever saves is negative.")]
 
 
+class ModuleCosts(Answer):
+    executed_flop: float
+    hbm_bytes: float
+    net_bytes: float
+    host_bytes: Annotated[float, Field(description="Bytes over the host link, one way.")]
+    host_time_s: Annotated[float | None, Field(description="Null where the profile states no host link.")]
+    expected_time_s: float | None
+
+
+class ModuleChoiceOut(Answer):
+    """One module recomputed or kept on the host, against the same step without that choice."""
+
+    module: str
+    move: Literal["recompute", "offload"]
+    label: str
+    chosen: bool
+    saves_bytes: float
+    costs: ModuleCosts
+    note: str
+
+
 class StageMemoryOut(Answer):
     stage: int
     layers: int
@@ -200,6 +221,7 @@ class MemoryAnswer(Answer):
     baseline_bytes: Annotated[float, Field(description="The peak before the first lever.")]
     levers: list[MemoryLeverRow]
     stages: list[StageMemoryOut]
+    modules: list[ModuleChoiceOut]
     make_it_fit: dict[str, Any] | None
     bound_s: float
     expected: ExpectedTime

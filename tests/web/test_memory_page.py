@@ -209,3 +209,63 @@ def test_a_lab_address_asks_the_same_of_memory(client: TestClient) -> None:
     assert link is not None
     query = parse_qs(urlsplit(html.unescape(link[1])).query)
     assert query == {"phase": ["decode"], "model": ["llama-3.1-70b"], "tp": ["8"]}
+
+
+def test_modules_are_one_question_on_every_page(client: TestClient) -> None:
+    """Recompute and offload by module: page, lab and both calls agree, ticked boxes or one list."""
+    modules = {"recompute_modules": ["norms", "mlp_activation"], "offload": {"optimizer": True, "activations": ["mlp"]}}
+    body = {"hardware": H100, "model": "llama-3.1-8b", "workload": {**TRAIN_8B, **modules}}
+    memory, bound = ask(client, **body), ask(client, "bound", **body)
+    ticked = "recompute_modules=norms&recompute_modules=mlp_activation&offload=mlp&offload=optimizer"
+    listed = "recompute_modules=norms,mlp_activation&offload=mlp,optimizer"
+    for asked in (ticked, listed):
+        query = f"phase=train&batch=1&seq=4096&{asked}"
+        assert f'data-exact="{exact(memory["peak_bytes"], "B")}"' in client.get(f"/memory?{query}").text
+        for page in ("/memory", "/explore"):
+            shown = client.get(f"{page}?{query}").text
+            assert f'data-exact="{exact(bound["memory"]["peak_bytes"], "B")}"' in shown
+            assert re.search(r'value="mlp_activation"[^>]* checked', shown)
+    assert memory["bound_s"] == bound["bound_s"]
+    assert bound["executed_flop"] > bound["model_flop"]
+    assert held(memory)["optimizer"] == 0
+    # what a choice saves is what the peak has more without it
+    row = next(r for r in memory["modules"] if (r["module"], r["move"]) == ("mlp_activation", "recompute"))
+    body["workload"]["recompute_modules"] = ["norms"]  # type: ignore[index]
+    assert row["chosen"]
+    assert row["saves_bytes"] == pytest.approx(ask(client, **body)["peak_bytes"] - memory["peak_bytes"])
+    assert row["costs"]["executed_flop"] == pytest.approx(5 * 14336 * 4096 * 32)
+    assert row["costs"]["net_bytes"] == 0
+    # what is made again need not be sent: the host link carries less
+    assert row["costs"]["host_bytes"] == pytest.approx(-2 * 32 * 14336 * 2 * 4096)
+    pcie = 63e9  # PCIe 5.0 with 16 lanes, as the profile states it
+    away = next(r for r in memory["modules"] if r["module"] == "optimizer")
+    assert away["costs"]["host_bytes"] == pytest.approx(2 * 8_030_261_248)
+    assert away["costs"]["host_time_s"] == pytest.approx(2 * 8_030_261_248 / pcie)
+
+
+def test_a_missing_host_link_is_said(client: TestClient) -> None:
+    """Without a figure for the link the bytes stand there and the time does not; asking for it is refused."""
+    profile = {"name": "Own", "vendor": "X", "memory_bytes": 8e10}
+    profile["peak"] = {"flop_per_s": {"bf16": 5e14, "fp32": 5e13}, "memory_bandwidth_bytes_per_s": 2e12}  # type: ignore[assignment]
+    body: dict[str, Any] = {"hardware": profile, "model": "llama-3.1-8b", "workload": TRAIN_8B}
+    rows = ask(client, **body)["modules"]
+    row = next(r for r in rows if r["module"] == "optimizer")
+    assert row["costs"]["host_bytes"] > 0
+    assert row["costs"]["host_time_s"] is None
+    assert "states no host link" in row["note"]
+    body["workload"] = {**TRAIN_8B, "offload": {"optimizer": True}}
+    refused = client.post("/api/v1/estimates/memory", json=body)
+    assert refused.status_code == 422
+    assert "host link" in refused.text
+
+
+def test_bad_modules_are_answered_beside_the_field(client: TestClient) -> None:
+    for key, value in (("recompute_modules", "everything"), ("offload", "<script>,mlp")):
+        for page in ("/memory", "/explore"):
+            answer = client.get(f"{page}?phase=train&{key}={value}")
+            assert answer.status_code == 422
+            beside = answer.text.split(f'id="lab-error-{key}"', 1)[1].split("</p>", 1)[0]
+            assert "Input should be" in beside
+            assert "<script>,mlp" not in answer.text
+    # a module that the model lacks is no error: the model may have been changed under it
+    assert client.get("/memory?phase=train&batch=1&recompute_modules=moe_experts").status_code == 200

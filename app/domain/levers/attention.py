@@ -89,7 +89,7 @@ def _saved_scores(scenario: Scenario, elements: float) -> Callable[[Workload], f
 
     def size(workload: Workload) -> float:
         p = workload.parallel
-        if workload.phase != "train" or workload.recompute != "none":
+        if workload.phase != "train" or workload.recomputed & {"attention_core", "layer"}:
             return 0.0
         heads = sum(count * mixer.heads for count, mixer in attention_layers(scenario.model))
         pairs = workload.batch * float(workload.seq_len) ** 2

@@ -58,13 +58,20 @@ def _is_expert_work(op: Op) -> bool:
     return is_expert_product(op) or op.base in ("expert activation", "permute", "unpermute", "dispatch", "combine")
 
 
-def _saved_copies(scenario: Scenario, hidden_widths: float) -> Callable[[Workload], float]:
-    """Bytes of so many tensors of copies x hidden that training keeps in the expert layers (F-6.7)."""
+def _saved_copies(
+    scenario: Scenario, *, tokens_in: bool = False, tokens_out: bool = False
+) -> Callable[[Workload], float]:
+    """Bytes of the tensors of copies x hidden that training keeps on the device in the expert layers (F-6.7): what goes
+    into the experts and what comes out of them."""
 
     def size(workload: Workload) -> float:
         p = workload.parallel
-        if workload.phase != "train" or workload.recompute == "full":
+        again = workload.recomputed
+        if workload.phase != "train" or again & {"layer", "moe_layer"}:
             return 0.0
+        if {"moe_experts", "layer"} & set(workload.offload.activations):
+            return 0.0
+        widths = float(tokens_in) + float(tokens_out and "moe_experts" not in again)
         copies = 0.0
         for group in scenario.model.layers:
             if isinstance(group.mlp, MoeMlp):
@@ -72,7 +79,7 @@ def _saved_copies(scenario: Scenario, hidden_widths: float) -> Callable[[Workloa
                 copies += group.count * group.mlp.top_k * width
         spread = p.tp * p.cp if p.ep > 1 or p.etp > 1 else p.cp
         tokens = workload.new_tokens / spread
-        return hidden_widths * tokens * copies * workload.dtypes.bytes_of("activations") / p.pp
+        return widths * tokens * copies * workload.dtypes.bytes_of("activations") / p.pp
 
     return size
 
@@ -108,7 +115,11 @@ def _gathered_in_products() -> RowEdit:
 
 def _scatter(scenario: Scenario, _: Params) -> Scenario:
     return scenario.with_edit(
-        Edit("scattermoe", _gathered_in_products(), more_resident("activations", _less(_saved_copies(scenario, 1.0))))
+        Edit(
+            "scattermoe",
+            _gathered_in_products(),
+            more_resident("activations", _less(_saved_copies(scenario, tokens_in=True))),
+        )
     )
 
 
@@ -118,18 +129,24 @@ def _less(size: Callable[[Workload], float]) -> Callable[[Workload], float]:
 
 def _sonic(scenario: Scenario, _: Params) -> Scenario:
     return scenario.with_edit(
-        Edit("sonicmoe", _gathered_in_products(), more_resident("activations", _less(_saved_copies(scenario, 2.0))))
+        Edit(
+            "sonicmoe",
+            _gathered_in_products(),
+            more_resident("activations", _less(_saved_copies(scenario, tokens_in=True, tokens_out=True))),
+        )
     )
 
 
 def _score_first(scenario: Scenario, _: Params) -> Scenario:
     return scenario.with_edit(
-        Edit("mem-eff-permutation", memory=more_resident("activations", _less(_saved_copies(scenario, 1.0))))
+        Edit(
+            "mem-eff-permutation", memory=more_resident("activations", _less(_saved_copies(scenario, tokens_out=True)))
+        )
     )
 
 
 def _keeps_activations(scenario: Scenario) -> str | None:
-    return "full recomputation keeps no expert outputs" if scenario.workload.recompute == "full" else None
+    return "full recomputation keeps no expert outputs" if "layer" in scenario.workload.recomputed else None
 
 
 def _permute_apart(_: Scenario, __: Params) -> Edit:

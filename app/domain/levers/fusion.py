@@ -91,13 +91,14 @@ def _kept_gate(scenario: Scenario) -> MemoryEdit:
 
     def size(workload: Workload) -> float:
         p = workload.parallel
-        if workload.phase != "train" or workload.recompute == "full":
+        if workload.phase != "train" or workload.recomputed & {"layer", "mlp_activation"}:
             return 0.0
+        again = workload.recomputed
         width = 0.0
         for group in scenario.model.layers:
-            if isinstance(group.mlp, DenseMlp) and group.mlp.gated:
+            if isinstance(group.mlp, DenseMlp) and group.mlp.gated and "mlp" not in again:
                 width += group.count * group.mlp.intermediate / p.tp
-            elif isinstance(group.mlp, MoeMlp) and group.mlp.gated:
+            elif isinstance(group.mlp, MoeMlp) and group.mlp.gated and not again & {"moe_layer", "shared_experts"}:
                 width += group.count * group.mlp.shared_intermediate / p.tp
         tokens = workload.new_tokens / p.cp
         return tokens * width * workload.dtypes.bytes_of("activations") / p.pp
@@ -195,7 +196,7 @@ def _dropouts(scenario: Scenario, params: Params) -> Edit:
 
     def masks(workload: Workload) -> float:
         p = workload.parallel
-        if workload.recompute == "full":
+        if "layer" in workload.recomputed:
             return 0.0
         shards = p.tp if p.sequence_parallel else 1
         return per_layer * layers * workload.new_tokens * scenario.model.hidden_size / (p.cp * p.pp * shards)

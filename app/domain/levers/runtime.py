@@ -17,19 +17,20 @@ from app.domain.levers.conditions import (
     needs_words,
     only_in,
 )
-from app.domain.levers.edits import each, named, with_traffic
-from app.domain.memory import memory_use, micro_batches_in_flight, stage_parameters
+from app.domain.levers.edits import with_traffic
+from app.domain.memory import memory_use, micro_batches_in_flight
 from app.domain.model import Attention, InputProduct, LatentAttention
 from app.domain.units import Grid
 from app.domain.workload import Workload
 
 
-def _recomputes_less_than(level: str) -> Objection:
-    order = ("none", "selective", "full")
+def _does_not_recompute(*modules: str) -> Objection:
+    """None of the modules runs again yet."""
 
     def check(scenario: Scenario) -> str | None:
-        now = scenario.workload.recompute
-        return None if order.index(now) < order.index(level) else f"recompute is {now} already"
+        now = scenario.workload.recomputed & frozenset(modules)
+        words = {"attention_core": "selective", "layer": "full"}
+        return f"recompute is {words[min(now)]} already" if now else None
 
     return check
 
@@ -86,24 +87,12 @@ def _activations_to_host(scenario: Scenario, params: Params) -> Scenario:
 
 
 def _optimizer_to_host(scenario: Scenario, _: Params) -> Scenario:
-    dtypes = scenario.workload.dtypes
-    widest = max(dtypes.bytes_of("weights"), dtypes.bytes_of("gradients"))
-
-    def rows(op: Op, ctx: StepContext) -> Op:
-        parameters = stage_parameters(ctx.model, ctx.layout)
-        updated = parameters.sharded(ctx.layout) if ctx.workload.parallel.zero_stage else parameters.total
-        # gradients go out while parameters come back: PCIe carries both ways at once
-        return replace(
-            op, pipe="none", dtype="", flop=0.0, state=0.0, launches=0.0, kind="copy", net={"host": updated * widest}
-        )
-
-    def memory(objects: Mapping[str, float], _: Workload) -> Mapping[str, float]:
-        return {**objects, "optimizer": 0.0}
-
-    return scenario.with_edit(Edit("cpu-offload-opt", each(named("optimizer step"), rows), memory))
+    return scenario.with_workload(offload=replace(scenario.workload.offload, optimizer=True))
 
 
 def _has_optimizer_state(scenario: Scenario) -> str | None:
+    if scenario.workload.offload.optimizer:
+        return "the optimizer lies on the host already"
     return "there is no optimizer state" if scenario.workload.optimizer == "none" else None
 
 
@@ -186,7 +175,7 @@ RUNTIME_LEVERS: tuple[Lever, ...] = (
         "Selective recomputation of attention",
         "runtime",
         "The attention core runs again in the backward pass (F-3.4).",
-        first_of(only_in("train"), _recomputes_less_than("selective")),
+        first_of(only_in("train"), _does_not_recompute("attention_core", "layer")),
         change=lambda s, _: s.with_workload(recompute="selective"),
         memory_lever="recompute",
         excludes=("full-recompute",),
@@ -196,7 +185,7 @@ RUNTIME_LEVERS: tuple[Lever, ...] = (
         "Full recomputation of layers",
         "runtime",
         "Every layer's forward pass runs again in the backward pass; only layer inputs are kept (F-3.4, F-6.5).",
-        first_of(only_in("train"), _recomputes_less_than("full")),
+        first_of(only_in("train"), _does_not_recompute("layer")),
         change=lambda s, _: s.with_workload(recompute="full"),
         memory_lever="recompute",
         excludes=("selective-recompute", "fwd-bwd-overlap"),

@@ -32,6 +32,7 @@ from app.services.what_if import (
     choices,
     inputs_of,
     lever_choices,
+    module_options,
     what_would_have_to_be_true,
 )
 from app.web import formatting, rendering
@@ -58,6 +59,7 @@ def explore(request: Request, ctx: Ctx) -> HTMLResponse:
         "fields": SHOWN_FIELDS,
         "model_inputs": MODEL_INPUTS,
         "inputs": shown_inputs(ctx, form.state),
+        "modules": module_options(ctx, form.state),
         "partial": partial,
         "answer": found,
         "title": lab_title(found),

@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse
 from pydantic import ValidationError
 
 from app.charts.memory import LABELS, memory_bars, memory_waterfall, stage_bars
+from app.domain.activations import OFFLOAD_LABELS, RECOMPUTE_LABELS
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
 from app.domain.fit_search import Fit
 from app.domain.precision import PRECISIONS
@@ -23,7 +24,7 @@ from app.services.memory_page import (
     applied,
     cost_words,
 )
-from app.services.what_if import WhatIf, choices
+from app.services.what_if import WhatIf, choices, module_options
 from app.web import formatting, rendering
 from app.web.deps import Ctx
 from app.web.forms import LabForm, lab_errors
@@ -70,6 +71,7 @@ def memory(request: Request, ctx: Ctx) -> HTMLResponse:
         "reserve_fields": RESERVE_CONTROLS,
         "model_inputs": MODEL_INPUTS,
         "inputs": shown_inputs(ctx, form.state),
+        "modules": module_options(ctx, form.state),
         "partial": partial,
         "answer": found,
         "title": "Memory" if found is None else f"Memory of {found.estimate.bound.model.name}",
@@ -109,6 +111,7 @@ def result_context(found: MemoryAnswer, base: str) -> dict[str, Any]:
         "charts": charts_of(found, result),
         "objects": objects_table(found, result),
         "levers": levers_table(result),
+        "module_table": modules_table(result),
         "fit": None if estimate.fit is None else fit_context(found, estimate.fit),
         "sources": sources_table(result),
         "summary": summary(lab, bound),
@@ -205,9 +208,13 @@ def object_notes(found: MemoryAnswer) -> dict[str, str]:
     fullest = max(estimate.stages, key=lambda stage: stage.peak)
     held = "" if p.pp == 1 else f"; {fullest.micro_batches:.3g} micro-batches held by stage {fullest.stage + 1}"
     sequence = "; sequence parallel" if p.sequence_parallel else ""
-    kept = f"{dtypes.activations}, recompute {w.recompute}{sequence}{held}"
+    modules = ", ".join(RECOMPUTE_LABELS[name].lower() for name in w.recompute_modules)
+    moved = ", ".join(OFFLOAD_LABELS[name].lower() for name in w.offload.activations)
+    chosen = (f" and {modules}" if modules else "") + (f"; on the host: {moved}" if moved else "")
+    kept = f"{dtypes.activations}, recompute {w.recompute}{chosen}{sequence}{held}"
     return {
-        "parameters": f"{dtypes.weights}{divided}{zero}",
+        "parameters": f"{dtypes.weights}{divided}{zero}"
+        + ("; on the host: two of the largest parts are here" if w.offload.parameters else ""),
         "gradients": f"{dtypes.gradients}{zero}",
         "optimizer": f"{w.optimizer}, {dtypes.optimizer}{zero}",
         "activations": kept if w.phase == "train" else f"{dtypes.activations}, the widest layer",
@@ -252,6 +259,42 @@ def levers_table(result: dict[str, Any]) -> dict[str, Any]:
                 row["costs"]["expected_time_s"],
             ]
             for row in result["levers"]
+        ],
+    }
+
+
+def modules_table(result: dict[str, Any]) -> dict[str, Any]:
+    """What each module saves when it is recomputed or moved to the host, and what a step pays for it."""
+
+    def time(value: float | None) -> Any:
+        return {"text": "no host link"} if value is None else value
+
+    return {
+        "columns": [
+            {"label": "Module", "head": True},
+            {"label": "Saves", "unit": "B"},
+            {"label": "Executes FLOP", "unit": "FLOP"},
+            {"label": "Costs HBM", "unit": "B", "decimal": True},
+            {"label": "Costs link", "unit": "B", "decimal": True},
+            {"label": "Over the host link", "unit": "B", "decimal": True},
+            {"label": "Time on it", "unit": "s", "title": "The transfer alone, one way, at the profile's host link"},
+            {"label": "Costs expected", "unit": "s", "title": "Change of the expected time of a step"},
+        ],
+        "rows": [
+            [
+                {
+                    "text": f"{row['label']} {'recomputed' if row['move'] == 'recompute' else 'on the host'}",
+                    "note": ", ".join(filter(None, ["chosen" if row["chosen"] else "", row["note"]])),
+                },
+                row["saves_bytes"],
+                row["costs"]["executed_flop"],
+                row["costs"]["hbm_bytes"],
+                row["costs"]["net_bytes"],
+                row["costs"]["host_bytes"],
+                time(row["costs"]["host_time_s"]),
+                time(row["costs"]["expected_time_s"]),
+            ]
+            for row in result["modules"]
         ],
     }
 
