@@ -16,12 +16,14 @@ from app.catalog.hardware_codec import hardware_from_json
 from app.catalog.model_codec import model_from_json
 from app.catalog.names import AmbiguousName, Guess, NameIndex, UnknownName, guess_device, guess_model_name, normal
 from app.catalog.technique_codec import technique_from_json
+from app.catalog.tree_codec import TreeProblem, trees_from_files
+from app.domain.decision_tree import Trees
 from app.domain.errors import InvalidInput
 from app.domain.hardware import HardwareProfile
 from app.domain.model import ModelSpec
 from app.domain.technique import Technique
 
-HARDWARE, MODELS, TECHNIQUES = "hardware", "models", "techniques"
+HARDWARE, MODELS, TECHNIQUES, TREES = "hardware", "models", "techniques", "trees"
 
 __all__ = ["AmbiguousName", "Catalog", "CatalogError", "Guess", "UnknownName", "catalog_errors", "load_catalog"]
 
@@ -38,11 +40,12 @@ class CatalogError(Exception):
 
 @dataclass(frozen=True)
 class Catalog:
-    """The shipped hardware profiles, models and techniques by id, with look-ups by name."""
+    """The shipped hardware profiles, models, techniques and decision trees by id, with look-ups by name."""
 
     hardware: Mapping[str, HardwareProfile]
     models: Mapping[str, ModelSpec]
     techniques: Mapping[str, Technique]
+    trees: Trees
     _devices: NameIndex = field(repr=False, compare=False)
     _models: NameIndex = field(repr=False, compare=False)
 
@@ -70,7 +73,7 @@ class Catalog:
 
 
 def load_catalog(folder: Path | None = None) -> Catalog:
-    """The catalogue of a folder with `hardware`, `models` and perhaps `techniques`; without one the shipped one.
+    """The catalogue of a folder with `hardware`, `models` and perhaps `techniques` and `trees`; or the shipped one.
 
     Raises CatalogError for the first broken entry.
     """
@@ -92,13 +95,14 @@ def _shipped_folder() -> Traversable:
 
 
 def _load(folder: Traversable) -> Catalog:
-    hardware, models, techniques, errors = _read(folder)
+    hardware, models, techniques, trees, errors = _read(folder)
     if errors:
         raise errors[0]
     return Catalog(
         MappingProxyType(hardware),
         MappingProxyType(models),
         MappingProxyType(techniques),
+        trees,
         NameIndex("hardware profile", {p.id: (p.name, *p.aliases) for p in hardware.values()}),
         NameIndex("model", {m.id: _model_names(m) for m in models.values()}),
     )
@@ -110,7 +114,7 @@ def _model_names(model: ModelSpec) -> tuple[str, ...]:
 
 def _read(
     folder: Traversable,
-) -> tuple[dict[str, HardwareProfile], dict[str, ModelSpec], dict[str, Technique], list[CatalogError]]:
+) -> tuple[dict[str, HardwareProfile], dict[str, ModelSpec], dict[str, Technique], Trees, list[CatalogError]]:
     errors: list[CatalogError] = []
     hardware: dict[str, HardwareProfile] = {}
     models: dict[str, ModelSpec] = {}
@@ -141,7 +145,23 @@ def _read(
                 errors.append(_broken(file, error))
             else:
                 techniques[technique.id] = technique
-    return hardware, models, techniques, errors
+    return hardware, models, techniques, _trees(folder, techniques, errors), errors
+
+
+def _trees(folder: Traversable, techniques: Mapping[str, Technique], errors: list[CatalogError]) -> Trees:
+    """The decision trees; none where the folder has none, or where a file of theirs is broken."""
+    none = Trees({}, {}, {}, {}, {})
+    if not (folder / TREES).is_dir():
+        return none
+    before = len(errors)
+    files = {file.partition("/")[2]: data for file, data in _entries(folder, TREES, errors)}
+    if len(errors) > before:
+        return none
+    try:
+        return trees_from_files(files, techniques)
+    except TreeProblem as problem:
+        errors.append(CatalogError(f"{TREES}/{problem.file}", problem.reason, problem.field_path))
+        return none
 
 
 def _clashes(kind: str, aliases: Mapping[str, tuple[str, ...]]) -> Iterator[CatalogError]:
