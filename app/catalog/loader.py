@@ -145,6 +145,7 @@ def _read(
                 errors.append(_broken(file, error))
             else:
                 techniques[technique.id] = technique
+    errors += _dangling(techniques)
     return hardware, models, techniques, _trees(folder, techniques, errors), errors
 
 
@@ -162,6 +163,15 @@ def _trees(folder: Traversable, techniques: Mapping[str, Technique], errors: lis
     except TreeProblem as problem:
         errors.append(CatalogError(f"{TREES}/{problem.file}", problem.reason, problem.field_path))
         return none
+
+
+def _dangling(techniques: Mapping[str, Technique]) -> Iterator[CatalogError]:
+    """Related techniques that do not exist."""
+    for technique in techniques.values():
+        for place, other in enumerate(technique.related):
+            if other not in techniques:
+                reason = f"no technique is called {other[:60]!r}"
+                yield CatalogError(f"{TECHNIQUES}/{technique.id}.json", reason, f"related.{place}")
 
 
 def _clashes(kind: str, aliases: Mapping[str, tuple[str, ...]]) -> Iterator[CatalogError]:

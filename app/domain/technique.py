@@ -36,7 +36,8 @@ class Technique:
     """A technique of the library.
 
     `saves` are the costs it lowers (flops, hbm, net, launches, sync, imbalance, capacity), `hurts` when it costs more
-    than it gains. `no_lever` says why it cannot be applied to an estimate, where it cannot.
+    than it gains, `related` the ids of techniques that a reader looks at next. `no_lever` says why it cannot be applied
+    to an estimate, where it cannot.
     """
 
     id: str
@@ -48,8 +49,18 @@ class Technique:
     architectures: tuple[str, ...]
     gpu_generations: tuple[str, ...]
     book_as: Book
+    hurts: str
+    related: tuple[str, ...]
     memory_lever: MemoryLever | None = None
-    hurts: str | None = None
     gains: tuple[Gain, ...] = ()
     references: tuple[Reference, ...] = ()
     no_lever: str | None = None
+
+    @property
+    def documents(self) -> tuple[Reference, ...]:
+        """Every document that this entry rests on, each once: where it is described, then where its figures stand."""
+        known = [*self.references, *(Reference(gain.source, gain.url) for gain in self.gains)]
+        by_place = {document.url or document.title: document for document in reversed(known)}
+        return tuple(
+            document for document in dict.fromkeys(known) if by_place[document.url or document.title] is document
+        )

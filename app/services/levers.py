@@ -40,10 +40,10 @@ def _why_not(lever: Lever, scenario: Scenario, taken: Sequence[str]) -> str | No
     if lever.id in taken:
         return "it is chosen already"
     clash = next((LEVERS[other].title for other in taken if other in lever.excludes), None)
-    return f"{clash} is chosen already" if clash else _reason(lever, scenario)
+    return f"{clash} is chosen already" if clash else why_not(lever, scenario)
 
 
-def _reason(lever: Lever, scenario: Scenario) -> str | None:
+def why_not(lever: Lever, scenario: Scenario) -> str | None:
     """Why a lever makes no sense: its objection, or what is wrong with its default numbers here."""
     reason = lever.objection(scenario)
     if reason is None and lever.change is not None:

@@ -418,10 +418,12 @@ def headline(estimate: BoundEstimate) -> str:
     unit = "step" if estimate.workload.phase != "prefill" else "prompt batch"
     if estimate.workload.phase == "prefill" and not estimate.model.generates:
         phase, unit = ("Denoising", "step") if estimate.model.denoiser else ("A forward pass", "batch")
-    first = f"{phase} is bound by {_RESOURCE_WORDS[bound.binding]}: {_time(float(bound.overlapped))} a {unit} at least"
+    first = (
+        f"{phase} is bound by {_RESOURCE_WORDS[bound.binding]}: {time_words(float(bound.overlapped))} a {unit} at least"
+    )
     if not estimate.runs:
         over = estimate.memory.peak - (estimate.memory.capacity or 0.0)
-        return f"{first}, but it does not fit: {_size(over)} too much on each device."
+        return f"{first}, but it does not fit: {size_words(over)} too much on each device."
     rate = estimate.tokens_per_second
     per_device = (
         "" if estimate.workload.parallel.devices == 1 else f", {_count((rate or 0) / _devices(estimate))} a device"
@@ -452,7 +454,7 @@ def details(estimate: BoundEstimate) -> tuple[str, ...]:
         elif memory.fits is False:
             sentences.append(f"The largest batch that fits is {memory.largest_batch:,}.")
         else:
-            held = f"{_size(memory.peak)} of {_size(memory.capacity)}"
+            held = f"{size_words(memory.peak)} of {size_words(memory.capacity)}"
             sentences.append(f"A device holds {held}; batch {memory.largest_batch:,} would fit.")
     return tuple(sentences)
 
@@ -461,14 +463,14 @@ def _devices(estimate: BoundEstimate) -> float:
     return float(estimate.workload.parallel.devices)
 
 
-def _time(value: float) -> str:
+def time_words(value: float) -> str:
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if value >= factor * 0.9995:
             return f"{value / factor:.3g} {unit}" if value < 1000 else f"{value:,.0f} s"
     return f"{value / 1e-9:.3g} ns"
 
 
-def _size(value: float) -> str:
+def size_words(value: float) -> str:
     return f"{value / 2**30:.3g} GiB" if value < 1000 * 2**30 else f"{value / 2**30:,.0f} GiB"
 
 

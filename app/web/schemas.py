@@ -539,9 +539,10 @@ class TechniqueAnswer(Answer):
     architectures: list[str]
     gpu_generations: list[str]
     book_as: Literal["kernel", "communication", "runtime", "algorithmic"]
-    hurts: str | None
+    hurts: Annotated[str, Field(description="When it costs more than it gains.")]
     gains: list[PublishedGain]
-    references: list[TechniqueReference]
+    references: Annotated[list[TechniqueReference], Field(description="Every document that the entry rests on.")]
+    related: Annotated[list[str], Field(description="Ids of techniques to look at next.")]
     lever: Annotated[bool, Field(description="Whether `levers` of an estimate takes it.")]
     params: list[LeverParam]
     model: Annotated[str | None, Field(description="How an estimate models it, with the formula.")]

@@ -10,6 +10,7 @@ import pytest
 
 from app.catalog.check import lint_catalog
 from app.catalog.codec import hardware_to_json, model_to_json
+from app.catalog.links import link_problem
 from app.catalog.loader import catalog_errors, load_catalog
 from app.catalog.technique_codec import technique_from_json
 from app.domain.errors import InvalidInput
@@ -26,8 +27,11 @@ GOOD: dict[str, Any] = {
     "architectures": ["any"],
     "gpu_generations": ["sm80"],
     "book_as": "kernel",
+    "hurts": "Short sequences.",
     "gains": [{"figure": "2x", "conditions": "on A100", "source": "paper", "read": "primary"}],
+    "related": ["neighbour"],
 }
+NEIGHBOUR = {**GOOD, "id": "neighbour", "related": ["fa2"], "no_lever": "It stands here for another entry."}
 
 
 def test_every_lever_has_an_entry_that_agrees_with_it() -> None:
@@ -78,6 +82,12 @@ def test_every_figure_has_its_conditions_and_its_source() -> None:
         ({"gains": [{"figure": "2x", "source": "paper", "read": "primary"}]}, ("gains", 0, "conditions"), "is missing"),
         ({"gains": [{**GOOD["gains"][0], "read": "heard"}]}, ("gains", 0, "read"), "use one of primary"),
         ({"references": [{"title": "x", "url": "ftp://x"}]}, ("references", 0, "url"), "http"),
+        ({"references": [{"title": "x", "url": "http://x.org/a"}]}, ("references", 0, "url"), "https"),
+        ({"gains": []}, ("references",), "is missing"),
+        ({"hurts": None}, ("hurts",), "is missing"),
+        ({"related": []}, ("related",), "is missing"),
+        ({"related": ["fa1", "fa2"]}, ("related", 1), "the entry itself"),
+        ({"related": ["fa1", "fa1"]}, ("related", 1), "listed twice"),
         ({"speedup": 2}, ("speedup",), "unknown field"),
         ({"id": "Fa 2"}, ("id",), "lower-case"),
     ],
@@ -94,14 +104,49 @@ def small(root: Path, technique: dict[str, Any]) -> Path:
         ("hardware", "nvidia-t4", hardware_to_json(shipped.hardware["nvidia-t4"])),
         ("models", "gpt2", model_to_json(shipped.models["gpt2"])),
         ("techniques", "fa2", technique),
+        ("techniques", "neighbour", NEIGHBOUR),
     ):
-        (root / kind).mkdir()
+        (root / kind).mkdir(exist_ok=True)
         (root / kind / f"{id_}.json").write_text(json.dumps(data), encoding="utf-8")
     return root
 
 
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("https://arxiv.org/abs/2205.14135", None),
+        ("https://arxiv.org/abs/2205.14135v2", None),
+        ("https://arxiv.org/pdf/2205.14135", "abstract"),
+        ("https://arxiv.org/abs/22O5.14135", "abstract"),
+        ("https://github.com/deepseek-ai/DeepEP", None),
+        ("https://github.com/deepseek-ai", "repository"),
+        ("https://localhost/a", "public host"),
+        ("https://10.0.0.1/a", "public host"),
+        ("https://name@example.org/a", "public host"),
+        ("https://example.org:8080/a", "public host"),
+        ("https://example.org:x/a", "no web address"),
+        ("http://example.org/a", "https"),
+    ],
+)
+def test_the_form_of_links(url: str, problem: str | None) -> None:
+    found = link_problem(url)
+    assert (found is None) if problem is None else (found is not None and problem in found)
+
+
+def test_an_entry_names_its_documents_once() -> None:
+    techniques = load_catalog().techniques
+    assert [d.url for d in techniques["fa1"].documents] == ["https://arxiv.org/abs/2205.14135"]
+    assert all(technique.documents for technique in techniques.values())
+
+
+def test_related_techniques_must_exist(tmp_path: Path) -> None:
+    (error,) = catalog_errors(small(tmp_path, {**GOOD, "related": ["no-such"]}))
+    assert (error.file, error.field_path) == ("techniques/fa2.json", "related.0")
+    assert "no-such" in error.reason
+
+
 def test_loading_names_the_file(tmp_path: Path) -> None:
-    (error,) = catalog_errors(small(tmp_path, {**GOOD, "family": "x"}))
+    error, *_ = catalog_errors(small(tmp_path, {**GOOD, "family": "x"}))
     assert (error.file, error.field_path) == ("techniques/fa2.json", "family")
 
 

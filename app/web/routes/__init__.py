@@ -19,6 +19,7 @@ from app.web.routes.fidelity import router as fidelity_router
 from app.web.routes.hardware import router as hardware_router
 from app.web.routes.home import router as home_router
 from app.web.routes.kv import router as kv_router
+from app.web.routes.library import router as library_router
 from app.web.routes.memory import router as memory_router
 from app.web.routes.model_import import router as model_import_router
 from app.web.routes.models import router as models_router
@@ -40,6 +41,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     model_import_router,  # before models_router: /models/new is no model's id
     models_router,
     fidelity_router,
+    library_router,
     search_router,
     service_router,
     api_docs_router,

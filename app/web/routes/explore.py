@@ -187,7 +187,9 @@ def beside_context(ctx: Context, found: WhatIfAnswer) -> dict[str, Any]:
     }
 
 
-def side_by_side(one: BoundEstimate, two: BoundEstimate) -> dict[str, Any]:
+def side_by_side(
+    one: BoundEstimate, two: BoundEstimate, labels: tuple[str, str] = ("This", "Second")
+) -> dict[str, Any]:
     """The figures of two estimates and their ratio."""
     here, there = bound_json(one), bound_json(two)
     rows = [
@@ -210,9 +212,8 @@ def side_by_side(one: BoundEstimate, two: BoundEstimate) -> dict[str, Any]:
     return {
         "columns": [
             {"label": "Figure", "head": True},
-            {"label": "This", "numeric": True},
-            {"label": "Second", "numeric": True},
-            {"label": "This over second", "numeric": True},
+            *({"label": words, "numeric": True} for words in labels),
+            {"label": f"{labels[0]} over {labels[1].lower()}", "numeric": True},
         ],
         "rows": [
             [name, shown(a, unit), shown(b, unit), formatting.times(a / b) if a is not None and b else "not comparable"]
