@@ -33,6 +33,8 @@ METRIC_UNITS: dict[str, str] = {
     "decode_tokens_per_s": "tokens/s",
     "peak_output_tokens_per_s": "tokens/s",
     "tokens_per_s_per_device": "tokens/s",
+    "output_tokens_per_s_per_device": "tokens/s",
+    "output_tokens_per_s_per_user": "tokens/s",
     "model_flop_per_s_per_device": "FLOP/s",
     "hbm_bytes_per_s": "B/s",
     "bus_bandwidth_bytes_per_s": "B/s",
@@ -41,6 +43,8 @@ METRIC_UNITS: dict[str, str] = {
     "hfu": "1",
     "mbu": "1",
     "peak_memory_bytes": "B",
+    "reserved_memory_bytes": "B",
+    "device_memory_bytes": "B",
     "kv_cache_bytes": "B",
     "weight_bytes": "B",
     "requests_completed": "requests",
@@ -55,7 +59,11 @@ METRIC_UNITS: dict[str, str] = {
     "energy_j": "J",
     "loss": "1",
 }
-"""Canonical metric names and their units. The unit is part of the name wherever it has one."""
+"""Canonical metric names and their units. The unit is part of the name wherever it has one.
+
+`tokens_per_s_per_device` counts prompt and output tokens where a tool has both. `peak_memory_bytes` is the most that
+tensors took, `reserved_memory_bytes` what the allocator held for them, `device_memory_bytes` what the device held.
+"""
 
 LOWER_IS_BETTER: frozenset[str] = frozenset(
     {
@@ -70,6 +78,8 @@ LOWER_IS_BETTER: frozenset[str] = frozenset(
         "latency_s",
         "duration_s",
         "peak_memory_bytes",
+        "reserved_memory_bytes",
+        "device_memory_bytes",
         "requests_failed",
         "energy_j",
         "power_w",
@@ -88,6 +98,8 @@ HIGHER_IS_BETTER: frozenset[str] = frozenset(
         "decode_tokens_per_s",
         "peak_output_tokens_per_s",
         "tokens_per_s_per_device",
+        "output_tokens_per_s_per_device",
+        "output_tokens_per_s_per_user",
         "model_flop_per_s_per_device",
         "hbm_bytes_per_s",
         "bus_bandwidth_bytes_per_s",

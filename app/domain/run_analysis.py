@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from app.domain.calibration import Calibration
@@ -221,6 +222,10 @@ def _steps(
         return [_read("decode", lambda: _plain_decode(run, template, stated))]
     if mode == "prefill" or (mode is None and phase == "prefill"):
         return [_read("prefill", lambda: _plain_prefill(run, template, stated))]
+    if mode == "latency" and (apart := _phases_apart(run)):
+        # A harness that times prefill and decode of one batch each on their own (SGLang, optimum-benchmark).
+        plain = {"decode": _plain_decode, "prefill": _plain_prefill}
+        return [_read(what, partial(plain[what], run, template, stated)) for what in apart]
     if mode == "latency" and run.workload.input_len and run.workload.output_len:
         reason = "Prompt and generation were timed as one, so neither can be held against a bound of its own."
         return [NotHeld("run", reason)]
@@ -236,6 +241,15 @@ def _steps(
             ("phase",),
         )
     ]
+
+
+def _phases_apart(run: ParsedRun) -> list[What]:
+    """The phases of a batch that the run has a time of its own for, decode first."""
+    found: list[What] = []
+    for what, names in (("decode", ("tpot_s", "decode_time_s")), ("prefill", ("prefill_time_s",))):
+        if any(_first(run, name, ("mean", None, "p50")) is not None for name in names):
+            found.append("decode" if what == "decode" else "prefill")
+    return found
 
 
 def _read(what: What, build: Callable[[], _Step | NotHeld]) -> _Step | NotHeld:

@@ -222,6 +222,18 @@ class Fields:
         return out
 
 
+class GatheredFields(Fields):
+    """Fields that stand in several places of a file, each with the pointer to its own place."""
+
+    def __init__(self, fields: Mapping[str, Any], pointers: Mapping[str, str], prefix: str = "") -> None:
+        super().__init__(fields, prefix)
+        self._pointers = pointers
+
+    def at(self, *keys: str | int) -> str:
+        known = self._pointers.get(str(keys[0])) if keys else None
+        return super().at(*keys) if known is None else pointer(known, *keys[1:])
+
+
 def _written(raw: object) -> str:
     if isinstance(raw, int) and abs(raw) >= 2**1000:
         return "an integer of hundreds of digits"

@@ -5,14 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.importers.base import Importer, ParsedUpload, UnreadableUpload, streams
+from app.importers.inferencex import InferencexAgg, InferencexResult
 from app.importers.llama_bench import LlamaBench
+from app.importers.mlperf_loadgen_summary import MlperfLoadgenSummary
 from app.importers.native import Native
 from app.importers.reading import DEFAULT_LIMITS, Content, Limits, Progress, clean
+from app.importers.sglang_bench_one_batch import SglangBenchOneBatch
 from app.importers.sglang_bench_serving import SglangBenchServing
 from app.importers.unsupported import KNOWN_UNSUPPORTED, guess_of_broken_json
+from app.importers.vllm_bench_latency import VllmBenchLatency
 from app.importers.vllm_bench_serve import VllmBenchServe
+from app.importers.vllm_bench_throughput import VllmBenchThroughput
+from app.importers.vllm_pytorch_side_file import VllmPytorchSideFile
 
-IMPORTERS: tuple[Importer, ...] = (Native(), SglangBenchServing(), VllmBenchServe(), LlamaBench())
+IMPORTERS: tuple[Importer, ...] = (
+    Native(),
+    InferencexAgg(),
+    InferencexResult(),
+    SglangBenchServing(),
+    VllmBenchServe(),
+    VllmBenchLatency(),
+    VllmBenchThroughput(),
+    VllmPytorchSideFile(),
+    SglangBenchOneBatch(),
+    LlamaBench(),
+    MlperfLoadgenSummary(),
+)
 """Every importer, more specific formats first: equal confidence goes to the earlier one."""
 
 

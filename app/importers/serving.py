@@ -75,6 +75,17 @@ def read_runs(
     return runs, [*content.findings(), *content.json.findings(), *stranger_findings(strangers)]
 
 
+def statistic_name(word: str) -> str | None:
+    """`median` is p50, `p99.9` is p999; None for a percentile that the project has no name for."""
+    if word in _STAT_OF_WORD:
+        return _STAT_OF_WORD[word]
+    return (
+        _STAT_OF_PERCENTILE.get(float(word.removeprefix("p")))
+        if re.fullmatch(r"p\d{1,3}(?:\.\d{1,4})?", word, re.ASCII)
+        else None
+    )
+
+
 def matches_statistic(key: str) -> bool:
     """Whether a key is one of the clients' latency statistics in milliseconds."""
     return _STATISTIC.fullmatch(key) is not None
@@ -459,6 +470,7 @@ def _series_candidates(run: ParsedRun) -> dict[str, float | str]:
     for key, value in (
         ("concurrency", workload.concurrency),
         ("request_rate", workload.request_rate),
+        ("batch", workload.batch),
         ("input_len", workload.input_len),
         ("output_len", workload.output_len),
     ):

@@ -16,6 +16,7 @@ from app.domain.units import GIBI
 from app.importers import serving
 from app.importers.base import ParsedUpload, Sniff
 from app.importers.fields import Fields, as_float, is_number, model_name
+from app.importers.precision import dtypes_of
 from app.importers.reading import Content, clean
 
 _RATES = (
@@ -52,29 +53,6 @@ _SERVER_SETTINGS = (
     "context_length",
 )
 """The only parts of `server_info` that are read: what changes the speed."""
-
-_PRECISION_OF: Mapping[str, str] = {
-    "bfloat16": "bf16",
-    "bf16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-    "float32": "fp32",
-    "float": "fp32",
-    "fp8_e5m2": "fp8",
-    "fp8_e4m3": "fp8",
-    "fp4_e2m1": "fp4",
-}
-_QUANTIZATION: Mapping[str, tuple[str, str | None]] = {
-    # scheme: (weights, activations); weight-only schemes leave the activations as they are
-    "fp8": ("fp8", "fp8"),
-    "w8a8_fp8": ("fp8", "fp8"),
-    "modelopt_fp8": ("fp8", "fp8"),
-    "w8a8_int8": ("int8", "int8"),
-    "modelopt_fp4": ("nvfp4", "nvfp4"),
-    "mxfp4": ("mxfp4", None),
-    "awq": ("int4", None),
-    "awq_marlin": ("int4", None),
-}
 
 
 def looks_like(fields: Mapping[str, Any]) -> bool:
@@ -280,20 +258,7 @@ class _Server:
         return found
 
     def _dtypes(self) -> dict[str, str]:
-        found: dict[str, str] = {}
-        plain = _PRECISION_OF.get(self._text("dtype") or "")
-        if plain:
-            found |= {"weights": plain, "activations": plain}
-        scheme = _QUANTIZATION.get(self._text("quantization") or "")
-        if scheme:
-            weights, activations = scheme
-            found["weights"] = weights
-            if activations:
-                found["activations"] = activations
-        cache = _PRECISION_OF.get(self._text("kv_cache_dtype") or "")
-        if cache:
-            found["kv"] = cache
-        return found
+        return dtypes_of(self._text("dtype"), self._text("quantization"), self._text("kv_cache_dtype"))
 
     def _memory(self, record: Fields, states: list[dict[str, Any]]) -> None:
         """Size of the KV pool. The server divides by 2**30 though it calls the unit GB: pool / capacity in the files

@@ -77,36 +77,6 @@ def _trace(d: Mapping[str, Any]) -> bool:
 
 
 KNOWN_UNSUPPORTED: tuple[KnownFormat, ...] = (
-    KnownFormat("inferencex-agg", "an InferenceX aggregate", _has("tput_per_gpu", "hw")),
-    KnownFormat(
-        "inferencex-result",
-        "an InferenceX serving result in seconds",
-        lambda d: "request_throughput" in d and ("median_ttft" in d or "mean_ttft" in d),
-    ),
-    KnownFormat(
-        "vllm-bench-latency",
-        "a vLLM latency benchmark",
-        lambda d: {"avg_latency", "latencies", "percentiles"} <= d.keys() and not any("ttft" in k for k in d),
-    ),
-    KnownFormat(
-        "vllm-bench-throughput",
-        "a vLLM throughput benchmark",
-        _has("elapsed_time", "num_requests", "requests_per_second", "tokens_per_second"),
-    ),
-    KnownFormat(
-        "vllm-pytorch-side-file",
-        "a vLLM result in the PyTorch benchmark format",
-        lambda d: isinstance(d.get("benchmark"), dict) and isinstance(d.get("metric"), dict) and "model" in d,
-        note="The plain result file that stands beside it is read.",
-    ),
-    KnownFormat(
-        "sglang-bench-one-batch",
-        "an SGLang one-batch benchmark",
-        lambda d: (
-            {"run_name", "batch_size", "input_len", "output_len"} <= d.keys()
-            and ("prefill_latency" in d or "latency" in d)
-        ),
-    ),
     KnownFormat("trtllm-bench", "a TensorRT-LLM report", _has("engine", "world_info", "request_info", "performance")),
     KnownFormat("aiperf", "an AIPerf export", _genai_or_ai(newer=True)),
     KnownFormat("genai-perf", "a GenAI-Perf export", _genai_or_ai(newer=False)),
@@ -148,11 +118,6 @@ KNOWN_UNSUPPORTED: tuple[KnownFormat, ...] = (
         text_test=_search(r"Total Time(?: \(ns\))?[^\n]*(?:Instances|Num Calls|Count)\b"),
     ),
     KnownFormat("mlperf-mllog", "an MLPerf training log", text_test=_search(r":::MLLOG ")),
-    KnownFormat(
-        "mlperf-loadgen-summary",
-        "an MLPerf LoadGen summary",
-        text_test=lambda t: "MLPerf Results Summary" in t or (len(t) < 2000 and "encountered during test" in t),
-    ),
     KnownFormat("megatron-log", "a Megatron training log", text_test=_search(r"elapsed time per iteration \(ms\):")),
     KnownFormat("torchtitan-log", "a torchtitan log", text_test=_search(r"step:[^\n]*tps:[^\n]*mfu:")),
     KnownFormat("maxtext-log", "a MaxText log", text_test=_search(r"completed step:[^\n]*TFLOP/s/device:")),

@@ -68,11 +68,12 @@ class VllmBenchServe:
         return Sniff(0.0, "no request_throughput with statistics such as mean_ttft_ms")
 
     def parse(self, content: Content) -> ParsedUpload:
-        runs, notes = serving.read_runs(content, looks_like, _run)
+        runs, notes = serving.read_runs(content, looks_like, read)
         return ParsedUpload(self.id, serving.with_series(runs), tuple(notes))
 
 
-def _run(record: Fields) -> ParsedRun:
+def read(record: Fields) -> ParsedRun:
+    """One result as a run."""
     completed = record.metric("requests_completed", "completed", raw_unit="requests")
     failed = record.metric("requests_failed", "failed", raw_unit="requests")
     asked = record.count("num_prompts")
@@ -126,7 +127,7 @@ def _run(record: Fields) -> ParsedRun:
         record.ignore("rtfx")
 
     model = record.text("model_id")
-    measured_at = _when(record.text("date"))
+    measured_at = local_time(record.text("date"))
     label = record.text("label")
     hardware = next((t for key in _HARDWARE_TAGS if (t := _tag(record, key))), None)
     parallel = _parallel(record)
@@ -197,7 +198,7 @@ def _parallel(record: Fields) -> dict[str, int]:
     return found
 
 
-def _when(written: str | None) -> str | None:
+def local_time(written: str | None) -> str | None:
     """`20250419-061438` is the client's local time; the zone is not known, so none is claimed."""
     if written is None or not re.fullmatch(r"\d{8}-\d{6}", written, re.ASCII):
         return written

@@ -44,11 +44,17 @@ WHAT_TITLES: Mapping[str, str] = {
     "decode": "Time per decoded token",
     "prefill": "Time of a prefill",
     "train": "Time of a training step",
+    "whole": "Time from prompt to last token",
 }
 _TIMES: Mapping[str, tuple[str, ...]] = {
     "decode": ("tpot_s",),
     "prefill": ("prefill_time_s", "ttft_s"),
     "train": ("step_time_s",),
+    "whole": ("latency_s",),
+}
+_WANTED: Mapping[str, tuple[str, ...]] = {
+    "serve": ("decode", "prefill"),
+    "latency": ("decode", "prefill", "whole"),
 }
 
 
@@ -94,7 +100,7 @@ def _times_of(ctx: Context, run: StoredRun) -> list[tuple[str, float, float | No
     if rows:
         return [(row.what, row.measured, row.bound) for row in rows]
     mode = run.parsed.workload.mode or ""
-    wanted = ("decode", "prefill") if mode == "serve" else (mode,) if mode in _TIMES else ()
+    wanted = _WANTED.get(mode, (mode,) if mode in _TIMES else ())
     times: list[tuple[str, float, float | None]] = []
     for what in wanted:
         values = [run.parsed.value(name, "mean", None, "p50") for name in _TIMES[what]]
@@ -116,7 +122,9 @@ def _sweep(what: str, points: Sequence[tuple[StoredRun, float, float | None]]) -
         return None
     rank = {key: place for place, key in enumerate(X_PREFERENCE)}
     x_key = max(varying, key=lambda key: (len(numbers[key]), -rank.get(key, len(rank))))
-    others = [key for key in keys if key not in (x_key, "test") and len({str(s.get(key)) for s in series}) > 1]
+    # A value that is another one in every run (a mean length, the rate that belongs to a concurrency) makes no lines.
+    distinct = {key: len({str(s.get(key)) for s in series}) for key in keys}
+    others = [key for key in keys if key not in (x_key, "test") and 1 < distinct[key] < len(series)]
     lines: dict[str, list[SweepPoint]] = {}
     for (run, time, bound), told in zip(points, series, strict=True):
         x = told.get(x_key)

@@ -79,6 +79,8 @@ METRIC_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "decode_tokens_per_s",
             "peak_output_tokens_per_s",
             "tokens_per_s_per_device",
+            "output_tokens_per_s_per_device",
+            "output_tokens_per_s_per_user",
             "requests_per_s",
             "goodput_requests_per_s",
             "samples_per_s",
@@ -89,7 +91,20 @@ METRIC_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "accepted_tokens_per_step",
         ),
     ),
-    ("Use of the device", ("mfu", "hfu", "mbu", "peak_memory_bytes", "kv_cache_bytes", "power_w", "energy_j")),
+    (
+        "Use of the device",
+        (
+            "mfu",
+            "hfu",
+            "mbu",
+            "peak_memory_bytes",
+            "reserved_memory_bytes",
+            "device_memory_bytes",
+            "kv_cache_bytes",
+            "power_w",
+            "energy_j",
+        ),
+    ),
 )
 """Metrics by what they say; every other one describes the load."""
 

@@ -168,6 +168,16 @@ def test_llama_bench_rows_are_one_sequence_with_half_of_the_generated_tokens_cac
     assert row.hbm_bytes == WEIGHTS + 512 * (EMBEDDING_ROW + KV_TOKEN) + 1024 * KV_TOKEN
 
 
+def test_a_harness_that_times_both_phases_of_a_batch_has_both_held():
+    run = a_run(
+        "latency", {"tpot_s.p50": 0.02, "prefill_time_s": 0.5, "latency_s": 3.0}, batch=8, input_len=512, output_len=64
+    )
+    rows = {row.what: row for row in analyse_run(run, DEVICE, TINY).rows}
+    assert list(rows) == ["decode", "prefill"]
+    assert (rows["decode"].workload.batch, rows["decode"].workload.context_len) == (8, 543)
+    assert (rows["prefill"].workload.batch, rows["prefill"].workload.seq_len) == (8, 512)
+
+
 def test_decode_time_of_a_whole_generation_is_divided_by_its_tokens():
     run = a_run("decode", {"decode_time_s.mean": 25.6}, batch=1.0, output_len=128.0, context_len=0.0)
     assert only_row(run).measured == pytest.approx(0.2)

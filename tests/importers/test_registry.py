@@ -36,15 +36,6 @@ def test_detect_chooses_by_content() -> None:
 
 
 UNSUPPORTED = {
-    "an InferenceX aggregate": '{"hw": "h200", "tput_per_gpu": 1.0, "median_ttft": 1.0}',
-    # The same words as vLLM's file but in seconds: reading it as milliseconds would be wrong by a factor of 1000.
-    "an InferenceX serving result in seconds": '{"request_throughput": 1.0, "median_ttft": 19.1, "completed": 3, '
-    '"total_input_tokens": 1, "request_rate": "inf"}',
-    "a vLLM latency benchmark": '{"avg_latency": 1.0, "latencies": [1.0], "percentiles": {"10": 1.0}}',
-    "a vLLM throughput benchmark": '{"elapsed_time": 1, "num_requests": 2, "requests_per_second": 2, '
-    '"tokens_per_second": 3}',
-    "an SGLang one-batch benchmark": '{"run_name": "default", "batch_size": 1, "input_len": 2, "output_len": 3, '
-    '"latency": 4}',
     "a TensorRT-LLM report": '{"engine": {}, "world_info": {}, "request_info": {}, "performance": {}}',
     "an AIPerf export": '{"schema_version": "1.3", "request_latency": {"unit": "ms", "avg": 3}}',
     "a GenAI-Perf export": '{"request_latency": {"unit": "ms", "avg": 3}}',

@@ -35,7 +35,7 @@ def cases(prefix: str) -> list[tuple[str, str, float]]:
     ]
 
 
-@pytest.mark.parametrize(("file", "name", "expected"), [*cases("vllm"), *cases("sglang")])
+@pytest.mark.parametrize(("file", "name", "expected"), [*cases("vllm-bench-serve"), *cases("sglang-bench-serving")])
 def test_serving_file_has_the_figures_of_its_first_run(file: str, name: str, expected: float) -> None:
     runs = upload(file).runs
     if name == "records":

@@ -16,7 +16,7 @@ from app.charts.run_gap import run_gap
 from app.charts.run_series import SeriesPoint, run_series
 from app.domain.errors import InvalidInput
 from app.domain.precision import PRECISIONS
-from app.domain.run import STATS, Metric
+from app.domain.run import STATS, Metric, ParsedRun
 from app.domain.run_analysis import WHAT_WORDS, BoundRow, share_text
 from app.importers.base import UnreadableUpload
 from app.importers.registry import IMPORTERS
@@ -54,6 +54,8 @@ METRIC_WORDS: Mapping[str, str] = {
     "decode_tokens_per_s": "Decode throughput",
     "peak_output_tokens_per_s": "Peak output throughput",
     "tokens_per_s_per_device": "Throughput of a device",
+    "output_tokens_per_s_per_device": "Output throughput of a device",
+    "output_tokens_per_s_per_user": "Output throughput of a user",
     "model_flop_per_s_per_device": "Model FLOP/s of a device",
     "hbm_bytes_per_s": "HBM traffic",
     "bus_bandwidth_bytes_per_s": "Bus bandwidth",
@@ -62,6 +64,8 @@ METRIC_WORDS: Mapping[str, str] = {
     "hfu": "HFU",
     "mbu": "MBU",
     "peak_memory_bytes": "Peak memory",
+    "reserved_memory_bytes": "Peak memory reserved",
+    "device_memory_bytes": "Peak memory of the device",
     "kv_cache_bytes": "KV cache",
     "weight_bytes": "Weights as stored",
     "requests_completed": "Requests completed",
@@ -616,8 +620,15 @@ def _facts(view: RunView) -> list[tuple[str, str]]:
         ("Quantisation", w.extra.get("quantization")),
         ("Software", ", ".join(f"{k} {v}" for k, v in parsed.software.items())),
         ("Measured", parsed.measured_at),
+        *((label, value if isinstance(value, str) else _number(value)) for label, value in _also(parsed).items()),
     ]
     return [(term, str(text)) for term, text in found if text not in (None, "")]
+
+
+def _also(parsed: ParsedRun) -> dict[str, float | str]:
+    """Values of the file that have no metric of their own; the label says the unit."""
+    also = parsed.workload.extra.get("also")
+    return dict(also) if isinstance(also, dict) else {}
 
 
 def _number(value: float | str | None, unit: str = "") -> str | None:

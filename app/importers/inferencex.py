@@ -1,0 +1,319 @@
+"""InferenceX (formerly InferenceMAX): the aggregate of a run (`agg_*.json`), and the client's result beside it.
+
+Field meanings are those of SemiAnalysisAI/InferenceX, utils/process_result.py. All latencies are SECONDS: the script
+divides the client's milliseconds by 1000 and drops the suffix. The results of its side studies have the same names, and
+are otherwise vLLM client results; read as milliseconds they would be wrong by a factor of 1000.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from app.domain.run import Finding, ParsedRun, RunWorkload
+from app.importers import serving
+from app.importers.base import ParsedUpload, Sniff
+from app.importers.fields import Fields, GatheredFields, is_number, model_name
+from app.importers.measures import degree, word
+from app.importers.precision import dtypes_of
+from app.importers.reading import Content, pointer
+from app.importers.vllm_bench_serve import local_time
+
+_STATISTIC = re.compile(r"(mean|median|std|min|max|p(\d{1,2}(?:\.\d{1,4})?|100))_(ttft|tpot|itl|e2el|intvty)")
+_MODEL_RATES = (
+    ("tput_per_gpu", "tokens_per_s_per_device"),
+    ("output_tput_per_gpu", "output_tokens_per_s_per_device"),
+)
+_LABELS = ("image", "infmax_model_prefix", "spec_decoding", "mtp", "disagg", "is_multinode", "dp_attention")
+_LAYOUT = (("tp", "tp"), ("pp", "pp"), ("ep", "ep"))
+
+
+def _has_seconds(fields: Mapping[str, Any]) -> bool:
+    return "median_ttft" in fields or "mean_ttft" in fields
+
+
+def looks_like_aggregate(fields: Mapping[str, Any]) -> bool:
+    """Whether an object is an aggregate; the dashboard's API has its numbers under `metrics`, the file at the top."""
+    metrics = fields.get("metrics")
+    return "hw" in fields and ("tput_per_gpu" in fields or (isinstance(metrics, dict) and "tput_per_gpu" in metrics))
+
+
+def looks_like_result(fields: Mapping[str, Any]) -> bool:
+    """Whether an object is a client's result whose latencies are in seconds."""
+    return _has_seconds(fields) and is_number(fields.get("request_throughput")) and not looks_like_aggregate(fields)
+
+
+class InferencexAgg:
+    id = "inferencex-agg"
+    title = "InferenceX aggregate (agg_*.json)"
+    tried_on_real_file = False
+
+    def sniff(self, content: Content) -> Sniff:
+        if any(looks_like_aggregate(fields) for fields in content.first_records):
+            return Sniff(0.97, "has hw and tput_per_gpu")
+        return Sniff(0.0, "no hw with tput_per_gpu")
+
+    def parse(self, content: Content) -> ParsedUpload:
+        runs, notes = serving.read_runs(content, looks_like_aggregate, _aggregate)
+        return ParsedUpload(self.id, serving.with_series(runs), tuple(notes))
+
+
+class InferencexResult:
+    id = "inferencex-result"
+    title = "InferenceX serving result with latencies in seconds"
+    tried_on_real_file = True
+
+    def sniff(self, content: Content) -> Sniff:
+        if any(looks_like_result(fields) for fields in content.first_records):
+            return Sniff(0.97, "has median_ttft or mean_ttft without _ms, which are seconds")
+        return Sniff(0.0, "no request_throughput with median_ttft or mean_ttft")
+
+    def parse(self, content: Content) -> ParsedUpload:
+        runs, notes = serving.read_runs(content, looks_like_result, _result)
+        return ParsedUpload(self.id, serving.with_series(runs), tuple(notes))
+
+
+def _statistics(record: Fields, counts: Mapping[str, float | None]) -> dict[str, float]:
+    """Read `{statistic}_{metric}` in seconds. Percentiles that the project has no name for are returned."""
+    others: dict[str, float] = {}
+    for key in sorted(record.fields, key=lambda k: not k.startswith("median")):
+        match = _STATISTIC.fullmatch(key)
+        if match is None:
+            continue
+        stat = serving.statistic_name(match[1])
+        if match[3] == "intvty":
+            # 1 / TPOT of the same statistic: for the mean and the median that is a rate of a user, a p99 would be the
+            # slow tail under the name of the fast one, and the inverse of a deviation means nothing.
+            if stat in ("mean", "p50") and record.number(key):
+                record.metric("output_tokens_per_s_per_user", key, raw_unit="tok/s/user", stat=stat)
+            record.ignore(key)
+            continue
+        name = serving.LATENCY_METRICS[match[3]]
+        if stat is not None:
+            record.metric(name, key, raw_unit="s", stat=stat, count=counts.get(name))
+        elif len(others) < serving.MOST_OTHER_PERCENTILES and (value := record.number(key)) is not None:
+            others[f"{name}.p{match[2]}"] = value
+    return others
+
+
+def _too_slow_for_seconds(record: Fields) -> list[Finding]:
+    """A file with these names whose values are milliseconds after all: an output token takes no minute."""
+    tpot = record.value("tpot_s", "p50") or record.value("tpot_s", "mean")
+    duration = record.value("duration_s")
+    e2e = record.value("e2e_latency_s", "p50") or record.value("e2e_latency_s", "mean")
+    too_long = duration is not None and e2e is not None and e2e > duration
+    if not too_long and (tpot is None or tpot < 30):
+        return []
+    return [
+        Finding(
+            "unit-doubtful",
+            "error",
+            "Read as seconds, as this format has them, the latencies are longer than "
+            + ("the whole run" if too_long else "half a minute a token")
+            + ": they may be milliseconds.",
+            ("tpot_s", "e2e_latency_s"),
+        )
+    ]
+
+
+# --- the aggregate -------------------------------------------------------------------------------------------------
+
+
+def _aggregate(top: Fields) -> ParsedRun:
+    record = _flat(top)
+    for key, name in _MODEL_RATES:
+        if record.number(key):
+            record.metric(name, key, raw_unit="tok/s/GPU")
+    others = _statistics(record, {})
+    findings: list[Finding] = []
+    inputs, outputs, concurrency = (record.count(key) or None for key in ("isl", "osl", "conc"))
+    if concurrency is not None:
+        record.metric("concurrency", "conc", raw_unit="requests")
+    hardware, model = record.text("hw"), record.text("model")
+    framework, precision = record.text("framework"), record.text("precision")
+    prefix = record.text("infmax_model_prefix")
+    parallel, devices = _layout(record, findings)
+    also: dict[str, float | str] = {}
+    if (value := record.number("input_tput_per_gpu")) is not None:
+        also["Input throughput of a device (tokens/s)"] = value
+    if devices is not None:
+        also["Devices"] = devices
+    labels = {key: text for key in _LABELS if (text := _label(record, key)) is not None}
+    tags = record.unknown()
+    shown_model = model_name(model) if model else prefix
+    software = {"client": "InferenceX"}
+    if framework:
+        software["engine"] = framework
+    extra: dict[str, Any] = {
+        "precision": precision,
+        "percentiles": others,
+        "also": also,
+        "server": labels,
+        "tags": tags,
+    }
+    findings += serving.check_latencies(record.metrics)
+    findings += _too_slow_for_seconds(record)
+    findings += record.findings()
+    findings += serving.left_out_findings(record.left_out(()))
+    unknown = {"output_tokens_per_s": "rates of the whole system", "version": "engine version"}
+    if not parallel:
+        unknown["parallel"] = "parallel layout"
+    findings += serving.missing_facts(record.metrics, unknown)
+    return ParsedRun(
+        name=", ".join(
+            part
+            for part in (
+                shown_model.rsplit("/", 1)[-1] if shown_model else "InferenceX",
+                hardware,
+                f"{inputs:g} in, {outputs:g} out" if inputs and outputs else None,
+                f"{concurrency:g} at once" if concurrency else None,
+            )
+            if part
+        ),
+        metrics=tuple(record.metrics),
+        workload=RunWorkload(
+            mode="serve",
+            concurrency=concurrency,
+            input_len=inputs,
+            output_len=outputs,
+            dtypes=dtypes_of(None, None, None) | ({"weights": w} if (w := _weights(precision)) else {}),
+            extra={key: value for key, value in extra.items() if value not in (None, {})},
+        ),
+        model_hint=shown_model,
+        hardware_hint=hardware,
+        parallel=parallel,
+        software=software,
+        findings=tuple(findings),
+    )
+
+
+def _weights(precision: str | None) -> str | None:
+    return dtypes_of(None, precision).get("weights") or dtypes_of(precision).get("weights")
+
+
+def _flat(top: Fields) -> Fields:
+    """The aggregate with the numbers of a nested `metrics` beside its labels."""
+    metrics = top.fields.get("metrics")
+    if not isinstance(metrics, dict):
+        return top
+    inner = {key: value for key, value in metrics.items() if key not in top.fields}
+    pointers = {key: pointer(top.prefix, "metrics", key) for key in inner}
+    outer = {key: value for key, value in top.fields.items() if key != "metrics"}
+    return GatheredFields(outer | inner, pointers, top.prefix)
+
+
+def _label(record: Fields, key: str) -> str | bool | None:
+    value = record.raw(key)
+    if isinstance(value, bool):
+        return value
+    text = word(value)
+    return None if text in (None, "none", "None") else text
+
+
+def _layout(record: Fields, findings: list[Finding]) -> tuple[dict[str, int], int | None]:
+    """Parallel degrees, and the number of devices. Where prefill and decode are apart, those of a decode worker."""
+    several = record.fields.get("is_multinode") in (True, "true", "True") or "decode_tp" in record.fields
+    side = "decode_" if several and "decode_tp" in record.fields else ""
+    parallel = {short: found for key, short in _LAYOUT if (found := degree(record.raw(f"{side}{key}"))) is not None}
+    record.ignore(*(f"{part}{key}" for part in ("", "prefill_", "decode_") for key, _ in _LAYOUT))
+    if not side:
+        devices = parallel.get("tp", 1) * parallel.get("pp", 1) if parallel else None
+        return parallel, devices
+    counts = [degree(record.raw(key)) for key in ("num_prefill_gpu", "num_decode_gpu")]
+    findings.append(
+        Finding(
+            "disaggregated",
+            "warning",
+            "Prefill and decode ran on separate devices"
+            + (f" ({counts[0]} and {counts[1]})" if all(counts) else "")
+            + "; the layout shown is that of a decode worker, and output per device may count decode devices only.",
+            ("parallel", "output_tokens_per_s_per_device"),
+        )
+    )
+    return parallel, sum(c for c in counts if c) or None
+
+
+# --- the client's result in seconds --------------------------------------------------------------------------------
+
+
+def _result(record: Fields) -> ParsedRun:
+    completed = record.metric("requests_completed", "completed", raw_unit="requests")
+    asked = record.count("num_prompts")
+    failed = record.metric("requests_failed", "failed", raw_unit="requests")
+    if failed is None and asked is not None and completed is not None and asked > completed:
+        failed = asked - completed
+        record.add(
+            "requests_failed",
+            failed,
+            at=record.at("num_prompts"),
+            raw=record.fields["num_prompts"],
+            raw_unit="requests",
+        )
+    record.metric("duration_s", "duration", raw_unit="s")
+    inputs = record.metric("input_tokens", "total_input_tokens", raw_unit="tokens")
+    outputs = record.metric("output_tokens", "total_output_tokens", raw_unit="tokens")
+    findings = serving.check_outcome(completed, failed)
+    others: dict[str, float] = {}
+    rates = (
+        ("request_throughput", "requests_per_s", "req/s"),
+        ("request_goodput", "goodput_requests_per_s", "req/s"),
+        ("input_throughput", "input_tokens_per_s", "tok/s"),
+        ("output_throughput", "output_tokens_per_s", "tok/s"),
+        ("total_token_throughput", "total_tokens_per_s", "tok/s"),
+    )
+    if completed == 0:
+        record.ignore(*(key for key in record.fields if _STATISTIC.fullmatch(key)), *(key for key, _, _ in rates))
+    else:
+        for key, name, unit in rates:
+            record.metric(name, key, raw_unit=unit)
+        others = _statistics(
+            record, {name: completed for name in ("ttft_s", "tpot_s", "e2e_latency_s") if completed is not None}
+        )
+        findings += serving.not_observed(record)
+    rate = serving.request_rate(record)
+    cap = record.metric("concurrency", "max_concurrency", raw_unit="requests")
+    record.ignore("tokenizer_id", "good_completed", "best_of")
+    written = record.text("model_id")
+    model = model_name(written) if written else None
+    measured_at = local_time(record.text("date"))
+    software = {"client": "InferenceX client"}
+    for key in ("backend", "endpoint_type"):
+        if told := record.text(key):
+            software[key] = told
+    extra: dict[str, Any] = {
+        "num_prompts": asked,
+        "burstiness": record.number("burstiness"),
+        "percentiles": others,
+        "tags": record.unknown(),
+    }
+    findings += serving.check_latencies(record.metrics)
+    findings += serving.check_rates(record)
+    findings += _too_slow_for_seconds(record)
+    findings += record.findings()
+    findings += serving.check_samples(record.metrics)
+    findings += serving.left_out_findings(record.left_out(()))
+    if completed != 0:
+        unknown = {
+            "hardware": "hardware",
+            "parallel": "parallel layout",
+            "dtypes": "precision",
+            "version": "server version",
+        }
+        findings += serving.missing_facts(record.metrics, unknown)
+    return ParsedRun(
+        name=serving.run_name(model, rate, cap),
+        metrics=tuple(record.metrics),
+        workload=RunWorkload(
+            mode="serve",
+            concurrency=cap,
+            request_rate=rate,
+            input_len=serving.mean_length(inputs, completed),
+            output_len=serving.mean_length(outputs, completed),
+            extra={key: value for key, value in extra.items() if value not in (None, {})},
+        ),
+        model_hint=model,
+        software=software,
+        measured_at=measured_at,
+        findings=tuple(findings),
+    )

@@ -1,0 +1,82 @@
+"""Files of serving clients other than vLLM's and SGLang's import with the figures that were read off them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from app.domain.run import ParsedRun
+from app.importers.base import ParsedUpload
+
+from .fixture_files import UPLOADS, upload, values
+
+EXPECTED: dict[str, dict[str, dict[str, Any]]] = json.loads((UPLOADS / "expected.json").read_text())
+SCALE = {"ms": 1e-3, "ns": 1e-9, "MB": 1e6}
+
+METRIC_OF: Mapping[str, Mapping[str, str]] = {
+    "inferencex-result": {
+        "duration": "duration_s",
+        "completed": "requests_completed",
+        "output_throughput": "output_tokens_per_s",
+        "input_throughput": "input_tokens_per_s",
+        "ttft_median": "ttft_s.p50",
+        "ttft_p99": "ttft_s.p99",
+        "tpot_median": "tpot_s.p50",
+        "e2el_p99": "e2e_latency_s.p99",
+    },
+    "mlperf-loadgen-summary": {
+        "Completed samples per second": "requests_per_s",
+        "Samples per second": "requests_per_s",
+        "Completed tokens per second": "output_tokens_per_s",
+        "Tokens per second": "output_tokens_per_s",
+        "99.00 percentile first token latency (ns)": "ttft_s.p99",
+        "99.00 percentile time to output token (ns)": "tpot_s.p99",
+        "99.00 percentile latency (ns)": "e2e_latency_s.p99",
+    },
+    "sglang-bench-one-batch": {
+        "prefill_latency": "prefill_time_s",
+        "prefill_throughput": "prefill_tokens_per_s",
+        "median_decode_latency": "tpot_s.p50",
+        "median_decode_throughput": "decode_tokens_per_s.p50",
+        "total_latency": "latency_s",
+        "latency": "latency_s",
+        "overall_throughput": "total_tokens_per_s",
+        "output_throughput_reported": "decode_tokens_per_s",
+    },
+}
+"""Figures that are a metric of the first run."""
+
+OTHERWISE: Mapping[tuple[str, str], Callable[[ParsedUpload, ParsedRun], object]] = {
+    ("mlperf-loadgen-summary", "scenario"): lambda _, run: run.workload.extra["also"]["Scenario"],
+    ("mlperf-loadgen-summary", "result"): lambda _, run: run.workload.extra["also"]["Result"],
+}
+"""Figures that are something else."""
+
+CASES = [
+    (file, name, figure["value"], re.split(r"[ (]", figure["unit"])[0])
+    for file, figures in EXPECTED.items()
+    for name, figure in figures.items()
+    if file.split("/")[0] in METRIC_OF
+]
+
+
+@pytest.mark.parametrize(("file", "name", "value", "unit"), CASES)
+def test_file_has_the_figures_that_were_read_off_it(file: str, name: str, value: Any, unit: str) -> None:
+    found = upload(file)
+    kind = file.split("/")[0]
+    assert found.format == kind
+    other = OTHERWISE.get((kind, name))
+    if other is not None:
+        told = other(found, found.runs[0])
+        assert told == (pytest.approx(value * SCALE.get(unit, 1.0), rel=1e-12) if isinstance(value, float) else value)
+        return
+    key = METRIC_OF[kind][name]
+    assert values(found.runs[0])[key] == pytest.approx(value * SCALE.get(unit, 1.0), rel=1e-12)
+
+
+def test_every_format_here_has_real_files() -> None:
+    assert {file.split("/")[0] for file, *_ in CASES} == set(METRIC_OF)
