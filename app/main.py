@@ -57,6 +57,7 @@ def create_app(settings: Settings | None = None, *, clock: Callable[[], float] =
         app.include_router(router)
     openapi.install(app)
     app.mount(rendering.STATIC_URL, VersionedFiles(directory=rendering.STATIC), name="static")
-    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
+    # Level 2: an answer of the lab is a fifth larger than at 5, and packed in less than half the time.
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=2)
     security.protect(app, settings, clock)
     return app

@@ -22,7 +22,18 @@ def applicable(
     hardware: HardwareProfile | None = None,
     chosen: Sequence[LeverRequest] = (),
 ) -> list[dict[str, Any]]:
-    """Every lever in the order of the registry, with the reason why it cannot be added behind `chosen`, or None.
+    """Every lever in the order of the registry, with the reason why it cannot be added behind `chosen`, or None."""
+    found = refusals(model, workload, hardware, chosen)
+    return [{**lever_json(lever), "reason": reason} for lever, reason in found]
+
+
+def refusals(
+    model: ModelSpec,
+    workload: Workload,
+    hardware: HardwareProfile | None = None,
+    chosen: Sequence[LeverRequest] = (),
+) -> list[tuple[Lever, str | None]]:
+    """Every lever with the reason why it cannot be added behind `chosen`, or None.
 
     Without `hardware` nothing is refused for the device's generation. Where the chosen ones do not go together, each
     lever is held against the question alone.
@@ -33,7 +44,7 @@ def applicable(
     except InvalidInput:
         scenario = Scenario(model, workload, device=device)
     taken = [request.id for request in chosen]
-    return [{**lever_json(lever), "reason": _why_not(lever, scenario, taken)} for lever in LEVERS.values()]
+    return [(lever, _why_not(lever, scenario, taken)) for lever in LEVERS.values()]
 
 
 def _why_not(lever: Lever, scenario: Scenario, taken: Sequence[str]) -> str | None:

@@ -21,7 +21,7 @@ from app.domain.workload import PRESETS, default_seq_len
 from app.services.context import Context
 from app.services.contracts import BoundRequest, OffloadBody
 from app.services.estimate import BoundEstimate, estimate_bound, known_precisions, preferred_precision
-from app.services.levers import applicable
+from app.services.levers import refusals
 from app.services.references import own_names, resolve_hardware, resolve_model
 
 DEFAULT_HARDWARE = "nvidia-h100-sxm"
@@ -495,9 +495,7 @@ def lever_choices(ctx: Context, state: WhatIf) -> tuple[LeverChoice, ...]:
         chosen = [LeverRequest(id_, params) for id_, params in state.chosen_levers()]
     except (InvalidInput, ValidationError):
         return ()
-    return tuple(
-        LeverChoice(LEVERS[item["id"]], item["reason"]) for item in applicable(model, workload, hardware, chosen)
-    )
+    return tuple(LeverChoice(lever, reason) for lever, reason in refusals(model, workload, hardware, chosen))
 
 
 def what_would_have_to_be_true(ctx: Context, state: WhatIf) -> tuple[Threshold, ...]:

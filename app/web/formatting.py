@@ -102,9 +102,16 @@ def quantity(value: object, unit: str, *, decimal: bool = False) -> Human:
 
 def scale_for(values: Iterable[object], unit: str, *, decimal: bool = False) -> Scale:
     """The unit in which all `values` read best in one column: that of the largest one."""
-    sizes = [abs(number) for number in map(_finite, values) if number is not None]
+    # Most cells of a page are plain floats; they are spared the general way.
+    sizes = [
+        abs(number)
+        for value in values
+        if (number := value if type(value) is float and value - value == 0.0 else _finite(value)) is not None
+    ]
     scale = _scale(max(sizes, default=0.0), unit, decimal)
-    return replace(scale, padded=any(not (size / scale.factor).is_integer() for size in sizes))
+    factor = scale.factor
+    padded = any(not (size / factor).is_integer() for size in sizes)
+    return Scale(scale.unit, scale.unit_text, factor, padded) if padded else scale
 
 
 def _scale(largest: float, unit: str, decimal: bool) -> Scale:
@@ -138,10 +145,10 @@ def significant(number: float, *, padded: bool = False) -> str:
     if size >= 1e15 or size < 1e-4:
         mantissa, exponent = f"{size:.2e}".split("e")
         return _signed(number, f"{mantissa}e{int(exponent)}")
-    if float(number).is_integer() and not padded:
+    if not padded and float(number).is_integer():
         return _signed(number, f"{size:,.0f}")
-    # Rounding first decides how many places are left: 9.996 is 10.0, not 10.00.
-    places = max(0, 2 - math.floor(math.log10(_rounded(size))))
+    # Rounding first decides how many places are left: 9.996 is 10.0, not 10.00. The exponent stands behind "d.dde".
+    places = max(0, 2 - int(f"{size:.2e}"[5:]))
     return _signed(number, f"{size:,.{places}f}")
 
 
@@ -191,10 +198,13 @@ def count(value: object, noun: str = "", plural: str = "") -> str:
 
 def exact(number: float, unit: str) -> str:
     """The SI value in full, as it would be typed: every digit the float holds, no grouping."""
-    number = float(number)
-    digits = str(int(number)) if number.is_integer() and abs(number) < 1e21 else repr(number)
     shown = _ALIASES.get(unit, unit)
-    return digits if shown in ("", "1") else f"{digits} {shown}"
+    return digits(float(number)) if shown in ("", "1") else f"{digits(float(number))} {shown}"
+
+
+def digits(number: float) -> str:
+    """Every digit of a float, whole numbers without a point: 5000.0 -> "5000"."""
+    return str(int(number)) if number.is_integer() and abs(number) < 1e21 else repr(number)
 
 
 def when(moment: datetime | None) -> str:
@@ -241,9 +251,9 @@ def _pick(size: float, steps: tuple[tuple[float, str], ...], base: float) -> tup
 def _pick_time(size: float) -> tuple[float, str]:
     if size == 0:
         return (1.0, "s")
-    chosen = _TIME[0]
+    chosen, rounded = _TIME[0], _rounded(size)
     for step, start in zip(_TIME, _TIME_FROM, strict=True):
-        if _rounded(size) >= start:
+        if rounded >= start:
             chosen = step
     return chosen
 

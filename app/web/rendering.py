@@ -234,7 +234,7 @@ def data_block(value: object) -> Markup:
 
     Non-finite numbers become null, as in the API. This is the only place where markup is made from data.
     """
-    text = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = _json(value)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
@@ -242,7 +242,7 @@ def data_block(value: object) -> Markup:
 
 def attribute_json(value: object) -> str:
     """`value` as JSON for an attribute; the template escapes it like any other text."""
-    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _json(value)
 
 
 def chart_spec(spec: object) -> dict[str, Any]:
@@ -260,8 +260,10 @@ def column_scales(columns: Sequence[Mapping[str, Any]], rows: Sequence[Sequence[
         if not unit:
             scales.append(None)
             continue
-        cells = (row[index] for row in rows)
-        values = (cell.get("value") if isinstance(cell, Mapping) else cell for cell in cells)
+        cells = [row[index] for row in rows]
+        values = [
+            cell if type(cell) is float else cell.get("value") if isinstance(cell, Mapping) else cell for cell in cells
+        ]
         scales.append(formatting.scale_for(values, unit, decimal=bool(column.get("decimal"))))
     return scales
 
@@ -275,6 +277,18 @@ def _digest(file: Path, mtime_ns: int, size: int) -> str:
 def _manifest(mtime_ns: int) -> dict[str, str]:
     names: dict[str, str] = json.loads(MANIFEST.read_text(encoding="utf-8"))
     return names
+
+
+def _json(value: object) -> str:
+    """Compact JSON. Most values are plain already; only those with a number that JSON lacks are copied first."""
+    try:
+        return _encode(value)
+    except ValueError:
+        return _encode(_plain(value))
+
+
+def _encode(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
 
 
 def _plain(value: object) -> Any:

@@ -36,11 +36,15 @@ def escape(value: object) -> str:
 
 
 class _Column(NamedTuple):
-    """What all cells of a column share. `opening` stands before the attributes of a cell, `closing` after it."""
+    """What all cells of a column share. `opening` stands before the attributes of a cell, `closing` after it.
+
+    `unit` is what follows an exact number, escaped and with its space, or empty.
+    """
 
     scale: Scale | None
     opening: str
     closing: str
+    unit: str
 
 
 class Cells:
@@ -94,12 +98,14 @@ class Cells:
         made = []
         for row in rows:
             made.append("<tr>")
-            made += [
-                _number_cell(cell, column)
-                if type(cell) is float and isfinite(cell)
-                else f"{column.opening}{_attributes(cell)}>{self._content(cell, column.scale)}{column.closing}"
-                for column, cell in zip(shared, row, strict=False)
-            ]
+            for column, cell in zip(shared, row, strict=False):
+                if type(cell) is float and isfinite(cell):
+                    made.append(_number_cell(cell, column))
+                elif type(cell) is str:
+                    made.append(f"{column.opening}>{escape(cell)}{column.closing}")
+                else:
+                    content = self._content(cell, column.scale)
+                    made.append(f"{column.opening}{_attributes(cell)}>{content}{column.closing}")
             made.append("</tr>\n")
         return Markup("".join(made))
 
@@ -157,18 +163,20 @@ def _column(column: Mapping[str, Any], scale: Scale | None, first: bool) -> _Col
     tag = "th" if column.get("head", first and not numeric) else "td"
     classes = " ".join(name for name, on in (("num", numeric), ("wrap", column.get("wrap"))) if on)
     opening = f"<{tag}" + (' scope="row"' if tag == "th" else "") + (f' class="{classes}"' if classes else "")
-    return _Column(scale, opening, f"</{tag}>")
+    unit = "" if scale is None else escape(formatting.exact(0.0, scale.unit)).removeprefix("0")
+    return _Column(scale, opening, f"</{tag}>", unit)
 
 
 def _number_cell(value: float, column: _Column) -> str:
     """The cell of a plain number, which most cells are: the same as the general way makes, without its detours."""
     scale = column.scale
+    digits = formatting.digits(value)
     if scale is None:
-        return f'{column.opening} data-value="{value}">{formatting.significant(value)}{column.closing}'
+        return f'{column.opening} data-value="{digits}">{formatting.significant(value)}{column.closing}'
     text = formatting.significant(value / scale.factor, padded=scale.padded)
-    exact = escape(formatting.exact(value, scale.unit))
+    exact = digits + column.unit
     return (
-        f'{column.opening} data-value="{value}"><span class="fig" tabindex="0" data-exact="{exact}" title="{exact}">'
+        f'{column.opening} data-value="{digits}"><span class="fig" tabindex="0" data-exact="{exact}" title="{exact}">'
         f'<span class="fig-text">{text}</span></span>{column.closing}'
     )
 
