@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from app.domain.blocks.context import StepContext
 from app.domain.cost import Op, Tier
@@ -24,8 +23,7 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
     if op.kind == "gemm":
         passes = 2.0 - 1.0 / ctx.micro_batches  # the first micro-batch has nothing to add to
         return [
-            replace(
-                op,
+            op.having(
                 name=f"{op.name}, input gradient",
                 direction="backward",
                 kv_read=0.0,
@@ -33,8 +31,7 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
                 act_read=op.act_write,
                 act_write=op.act_read,
             ),
-            replace(
-                op,
+            op.having(
                 name=f"{op.name}, weight gradient",
                 direction="backward",
                 weights=0.0,
@@ -47,8 +44,7 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
         ]
     if op.kind in ("attention", "scan"):
         return [
-            replace(
-                op,
+            op.having(
                 name=f"{op.name}, backward",
                 direction="backward",
                 flop=2.0 * op.flop,
@@ -62,8 +58,7 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
             return []
         read, written = op.act_backward or (op.act_read + op.act_write, op.act_read)
         return [
-            replace(
-                op,
+            op.having(
                 name=f"{op.name}, backward",
                 direction="backward",
                 flop=2.0 * op.flop,
@@ -73,8 +68,7 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
         ]
     if op.kind == "copy":
         return [
-            replace(
-                op,
+            op.having(
                 name=f"{op.name}, backward",
                 direction="backward",
                 act_read=op.act_write,
@@ -83,8 +77,7 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
         ]
     if op.kind == "collective":
         return [
-            replace(
-                op,
+            op.having(
                 name=f"{op.name}, backward",
                 direction="backward",
                 net=_times(op.net, op.net_backward),
@@ -93,8 +86,7 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
         ]
     if op.kind == "gather":
         return [
-            replace(
-                op,
+            op.having(
                 name=f"{op.name}, backward",
                 direction="backward",
                 weights=0.0,
@@ -113,4 +105,4 @@ def _times(net: Mapping[Tier, Grid], factor: float) -> Mapping[Tier, Grid]:
 def recomputed(op: Op) -> Op:
     """A forward row run again in the backward pass: executed, but not useful."""
     executed = op.flop if op.executed is None else op.executed
-    return replace(op, name=f"{op.name}, recomputed", direction="recompute", flop=0.0, executed=executed)
+    return op.having(name=f"{op.name}, recomputed", direction="recompute", flop=0.0, executed=executed)

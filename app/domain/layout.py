@@ -88,6 +88,8 @@ class Layout:
         return far.astype(np.float64) if np.ndim(far) else float(far)
 
     def _group(self, size: Grid, stride: Grid) -> Group:
+        if isinstance(size, (float, int)) and isinstance(stride, (float, int)):
+            return Group(size, float(min(max(self.ranks_per_node // max(stride, 1.0), 1.0), size)))
         local = np.clip(np.floor_divide(self.ranks_per_node, np.maximum(stride, 1.0)), 1.0, size)
         return Group(size, float(local) if np.ndim(local) == 0 else local)
 

@@ -222,9 +222,9 @@ def lower_bound(
     much the host runs ahead. Raises MissingFigure when a row needs a roof that the profile lacks.
     """
     count = table["count"]
-    seconds_per_flop = np.array(
-        [0.0 if not op.dtype else _seconds_per_flop(roofs, op.dtype, op.pipe) for op in table.ops]
-    )
+    units_used = {(op.dtype, op.pipe) for op in table.ops}
+    rates = {used: _seconds_per_flop(roofs, *used) if used[0] else 0.0 for used in units_used}
+    seconds_per_flop = np.array([rates[op.dtype, op.pipe] for op in table.ops])
     compute = table["executed"] * _column(seconds_per_flop, table)
     exponent = table["exponentials"] / roofs.exponentials if roofs.exponentials else table["exponentials"] * 0.0
     hbm_bytes = table.hbm_bytes(roofs.cache)

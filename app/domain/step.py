@@ -362,7 +362,7 @@ def _gradient_exchange(ctx: StepContext, parameters: StageParameters) -> list[Op
         else:
             rows += ctx.exchange(f"{what}gradient reduce-scatter", stage, "reduce_scatter", size * gradient, group, 1.0)
             rows += ctx.exchange(f"{what}parameter all-gather", stage, "all_gather", size * weight, group, gathers)
-    return [replace(row, direction="backward") for row in rows]
+    return [row.having(direction="backward") for row in rows]
 
 
 _EXCHANGE_NOTES: Mapping[str, str] = {

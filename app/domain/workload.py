@@ -166,13 +166,13 @@ class Workload:
     offload: Offload = field(default_factory=Offload)
 
     def __post_init__(self) -> None:
-        _one_of("phase", self.phase, get_args(Phase))
-        _one_of("recompute", self.recompute, get_args(Recompute))
-        _one_of("optimizer", self.optimizer, get_args(Optimizer))
-        _one_of("launch_mode", self.launch_mode, get_args(LaunchMode))
-        _one_of("overlap", self.overlap, get_args(Overlap))
-        _one_of("schedule", self.parallel.schedule, get_args(Schedule))
-        _one_of("context_exchange", self.parallel.context_exchange, get_args(ContextExchange))
+        _one_of("phase", self.phase, _PHASES)
+        _one_of("recompute", self.recompute, _RECOMPUTE)
+        _one_of("optimizer", self.optimizer, _OPTIMIZERS)
+        _one_of("launch_mode", self.launch_mode, _LAUNCH_MODES)
+        _one_of("overlap", self.overlap, _OVERLAPS)
+        _one_of("schedule", self.parallel.schedule, _SCHEDULES)
+        _one_of("context_exchange", self.parallel.context_exchange, _CONTEXT_EXCHANGES)
         _count("batch", self.batch, least=1)
         _count("seq_len", self.seq_len, least=1)
         _count("context_len", self.context_len, least=0)
@@ -217,13 +217,24 @@ class Workload:
         return self.batch * self.seq_len
 
 
+# Taken apart once: a path of levers makes dozens of workloads.
+_PHASES = get_args(Phase)
+_RECOMPUTE = get_args(Recompute)
+_OPTIMIZERS = get_args(Optimizer)
+_LAUNCH_MODES = get_args(LaunchMode)
+_OVERLAPS = get_args(Overlap)
+_SCHEDULES = get_args(Schedule)
+_CONTEXT_EXCHANGES = get_args(ContextExchange)
+_DISPATCH_SCHEMES = get_args(DispatchScheme)
+
+
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise InvalidInput(("workload", *name.split(".")), f"unknown {name} {value!r}: use one of {', '.join(known)}")
 
 
 def _check_dispatch(dispatch: Dispatch) -> None:
-    _one_of("dispatch.scheme", dispatch.scheme, get_args(DispatchScheme))
+    _one_of("dispatch.scheme", dispatch.scheme, _DISPATCH_SCHEMES)
     if dispatch.dtype is not None:
         precision(dispatch.dtype, ("workload", "dispatch", "dtype"))
     if dispatch.node_limit is not None:

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from app.domain.activations import OFFLOAD_LABELS, RECOMPUTE_LABELS, modules_of
 from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.levers.base import Lever, LeverRequest
-from app.domain.levers.registry import LEVERS
 from app.domain.lower_bound import ceilings
 from app.domain.model import ModelSpec
 from app.domain.thresholds import Threshold, thresholds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -331,16 +331,13 @@ def latent_attention_rows(ctx: StepContext, mla: LatentAttention, count: float) 
         # every rank expands the whole sequence's latents, of picked keys those that one query may see
         visible = ctx.batch * (cached_tokens_read(ctx.context_len, mla) + ctx.seq_len)
         rows.append(
-            replace(
-                product(
-                    "key and value up",
-                    visible,
-                    heads * (mla.qk_nope_head_dim + mla.v_head_dim),
-                    mla.kv_lora_rank,
-                    "2 visible tokens kv_rank heads (nope + v_dim) / tp",
-                ),
-                kv_read=shared.cached,
-            )
+            product(
+                "key and value up",
+                visible,
+                heads * (mla.qk_nope_head_dim + mla.v_head_dim),
+                mla.kv_lora_rank,
+                "2 visible tokens kv_rank heads (nope + v_dim) / tp",
+            ).having(kv_read=shared.cached)
         )
         rows.append(
             Op(

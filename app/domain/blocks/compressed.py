@@ -7,8 +7,6 @@ best ones that an indexer picks.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from app.domain.blocks.attention import attended_pairs
@@ -131,7 +129,7 @@ def _pooling(ctx: StepContext, name: str, pooled: int, width: int, ratio: int, e
     if ctx.cacheless:
         return row
     waiting = 2.0 * t * pooled * ctx.kv if ctx.decoding else 0.0
-    return replace(row, kv_read=waiting, kv_write=waiting + t / ratio * width * entry_bytes)
+    return row.having(kv_read=waiting, kv_write=waiting + t / ratio * width * entry_bytes)
 
 
 def _indexer(ctx: StepContext, a: CompressedAttention, count: float) -> list[Op]:
@@ -206,4 +204,4 @@ def _streams(ctx: StepContext, a: CompressedAttention, count: float) -> list[Op]
         flop_per_element=2.0 * a.streams * (a.streams + 2),
         count=2 * count,
     )
-    return [replace(maps, act_read=0.0), mixing]  # the maps read what the mixing reads anyway
+    return [maps.having(act_read=0.0), mixing]  # the maps read what the mixing reads anyway

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from app.domain.blocks.context import StepContext
 from app.domain.cost import Op, elementwise, gemm
 from app.domain.model import DenseMlp
@@ -27,7 +25,7 @@ def norm_rows(
     )
     if residual:
         # both summands have one and the same gradient: read the sum and the gradients of both results, write one
-        norm = replace(norm, act_backward=(3.0 * elements * ctx.activation, 1.0 * elements * ctx.activation))
+        norm = norm.having(act_backward=(3.0 * elements * ctx.activation, 1.0 * elements * ctx.activation))
     return [norm]
 
 

@@ -195,13 +195,13 @@ def expected_destinations(places: Grid, experts: int, top_k: int) -> Grid:
 
     Exact: a place is missed when all `top_k` choices fall on the experts of the others.
     """
-    n = np.asarray(places, dtype=np.float64)
+    n = float(places) if np.ndim(places) == 0 else np.asarray(places, dtype=np.float64)
     elsewhere = experts - experts / n
-    missed = np.ones_like(n)
+    missed: Grid = 1.0
     for choice in range(top_k):
-        missed = missed * np.maximum(elsewhere - choice, 0.0) / (experts - choice)
-    distinct = n * (1.0 - missed)
-    return float(distinct) if np.ndim(distinct) == 0 else distinct
+        left = elsewhere - choice
+        missed = missed * (max(left, 0.0) if isinstance(left, float) else np.maximum(left, 0.0)) / (experts - choice)
+    return n * (1.0 - missed)
 
 
 def sent_copies(ctx: StepContext, moe: MoeMlp) -> tuple[Grid, Grid]:

@@ -8,8 +8,6 @@ parallelism, low-rank inner maps are copied.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from app.domain.blocks.context import StepContext
@@ -159,7 +157,7 @@ def _convolution(ctx: StepContext, channels: Grid, width: int, count: float) -> 
         return row
     kept = ctx.batch * channels * (width - 1) * ctx.kv
     new = ctx.batch * channels * np.minimum(ctx.seq_len, width - 1) * ctx.kv
-    return replace(row, kv_read=_earlier(ctx, kept), kv_write=new if np.ndim(new) else float(new))
+    return row.having(kv_read=_earlier(ctx, kept), kv_write=new if np.ndim(new) else float(new))
 
 
 def _shift(ctx: StepContext, stage: str, count: float, *, writes: int) -> Op:
@@ -171,7 +169,7 @@ def _shift(ctx: StepContext, stage: str, count: float, *, writes: int) -> Op:
     if ctx.cacheless:
         return row
     last = ctx.batch * ctx.hidden * ctx.kv
-    return replace(row, kv_read=_earlier(ctx, last), kv_write=last)
+    return row.having(kv_read=_earlier(ctx, last), kv_write=last)
 
 
 def _product(
@@ -303,13 +301,10 @@ def _kimi_delta(ctx: StepContext, m: KimiDeltaAttention, count: float) -> list[O
         _product(ctx, "rate", heads, h, count, "2 tokens hidden heads / tp"),
         *gate,
         _convolution(ctx, 3 * w, m.conv, count),
-        replace(
-            _recurrence(
-                ctx, "delta rule", heads=heads, key_dim=d, value_dim=d, reads=4 * w + heads, writes=w, count=count,
-                delta=True,
-            ),
-            exponentials=ctx.tokens * w,  # a decay for each channel
-        ),
+        _recurrence(
+            ctx, "delta rule", heads=heads, key_dim=d, value_dim=d, reads=4 * w + heads, writes=w, count=count,
+            delta=True,
+        ).having(exponentials=ctx.tokens * w),  # a decay for each channel
         _gated_norm(ctx, w, count),
         _product(ctx, "output projection", h, w, count, "2 tokens heads head_dim hidden / tp"),
     ]  # fmt: skip
@@ -322,13 +317,10 @@ def _lightning(ctx: StepContext, m: LightningAttention, count: float) -> list[Op
     w = heads * m.head_dim
     return [
         _product(ctx, "query, key and value", 3 * w, h, count, "2 tokens hidden 3 heads head_dim / tp"),
-        replace(
-            _recurrence(
-                ctx, "linear attention", heads=heads, key_dim=m.head_dim, value_dim=m.head_dim, reads=3 * w, writes=w,
-                count=count,
-            ),
-            exponentials=3.0 * ctx.tokens * w,  # the activation of queries, keys and values
-        ),
+        _recurrence(
+            ctx, "linear attention", heads=heads, key_dim=m.head_dim, value_dim=m.head_dim, reads=3 * w, writes=w,
+            count=count,
+        ).having(exponentials=3.0 * ctx.tokens * w),  # the activation of queries, keys and values
         _product(ctx, "output gate", w, h, count, "2 tokens hidden heads head_dim / tp"),
         _gated_norm(ctx, w, count),
         _product(ctx, "output projection", h, w, count, "2 tokens heads head_dim hidden / tp"),
@@ -374,13 +366,10 @@ def _rwkv7(ctx: StepContext, m: Rwkv7, count: float) -> list[Op]:
         _shift(ctx, STAGE, count, writes=6),
         _product(ctx, "receptance, key and value", w, h, count, "2 tokens hidden 3 heads head_dim / tp", groups=3.0),
         *low_rank,
-        replace(
-            _recurrence(
-                ctx, "delta rule", heads=heads, key_dim=m.head_dim, value_dim=m.head_dim, reads=5 * w, writes=w,
-                count=count, delta=True,
-            ),
-            exponentials=ctx.tokens * w,
-        ),
+        _recurrence(
+            ctx, "delta rule", heads=heads, key_dim=m.head_dim, value_dim=m.head_dim, reads=5 * w, writes=w,
+            count=count, delta=True,
+        ).having(exponentials=ctx.tokens * w),
         _gated_norm(ctx, w, count),
         _product(ctx, "output projection", h, w, count, "2 tokens heads head_dim hidden / tp"),
     ]  # fmt: skip

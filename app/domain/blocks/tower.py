@@ -37,7 +37,7 @@ def encoder_rows(ctx: StepContext, encoder: ModelSpec, source: int, layer_rows: 
     first = first_pass(ctx)
     inner = replace(ctx, model=encoder, seq_len=float(source), context_len=0.0)
     rows = stack_rows(inner, layer_rows)
-    return [replace(op, name=f"encoder {op.name}", count=op.count * first) for op in rows]
+    return [op.having(name=f"encoder {op.name}", count=op.count * first) for op in rows]
 
 
 def tower_rows(ctx: StepContext, tower: Tower, tokens: int, layer_rows: LayerRows) -> list[Op]:
@@ -66,7 +66,7 @@ def tower_rows(ctx: StepContext, tower: Tower, tokens: int, layer_rows: LayerRow
                 formula="2 visual_tokens projector_elements",
             )
         )
-    return [replace(op, name=f"{tower.modality} {op.name}") for op in rows]
+    return [op.having(name=f"{tower.modality} {op.name}") for op in rows]
 
 
 def prediction_rows(
@@ -101,6 +101,6 @@ def prediction_rows(
             layers += layer_rows(inner, group)
         heads += head_rows(inner)
     return (
-        [replace(op, name=f"prediction {op.name}") for op in layers],
-        [op if op.name == "cross-entropy" else replace(op, name=f"prediction {op.name}") for op in heads],
+        [op.having(name=f"prediction {op.name}") for op in layers],
+        [op if op.name == "cross-entropy" else op.having(name=f"prediction {op.name}") for op in heads],
     )

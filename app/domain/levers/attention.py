@@ -119,7 +119,7 @@ def _without_split(scenario: Scenario, params: Params) -> Edit:
             for _, mixer in attention_layers(ctx.model)
         ]
         blocks = one(ctx.batch) * max(heads)
-        return replace(op, effort=op.effort * max(params["units"] / (REACH * blocks), 1.0))
+        return op.having(effort=op.effort * max(params["units"] / (REACH * blocks), 1.0))
 
     return Edit("split-kv", each(is_attention, rows))
 
@@ -128,7 +128,7 @@ def _shared_prefix(scenario: Scenario, params: Params) -> Scenario:
     share = params["share"]
 
     def rows(op: Op, ctx: StepContext) -> Op:
-        return replace(op, kv_read=op.kv_read * (share / ctx.batch + 1.0 - share))
+        return op.having(kv_read=op.kv_read * (share / ctx.batch + 1.0 - share))
 
     return scenario.with_edit(Edit("cascade-prefix", each(is_attention, rows)))
 
@@ -207,8 +207,7 @@ def _kept_blocks(scenario: Scenario, params: Params) -> Scenario:
     share = min(params["kept"] + 0.5 / params["block"], 1.0)
 
     def rows(op: Op, _: StepContext) -> Op:
-        return replace(
-            op,
+        return op.having(
             flop=op.flop * share,
             executed=None if op.executed is None else op.executed * share,
             exponentials=op.exponentials * share,
@@ -224,8 +223,7 @@ def _skipped_blocks(scenario: Scenario, params: Params) -> Scenario:
     def rows(op: Op, _: StepContext) -> Op:
         # scores are needed to know what to skip; exponents, values and their product are not
         half = 1.0 - skipped / 2.0
-        return replace(
-            op,
+        return op.having(
             flop=op.flop * half,
             executed=None if op.executed is None else op.executed * half,
             exponentials=op.exponentials * (1.0 - skipped),
@@ -269,7 +267,7 @@ def _has_windows(scenario: Scenario) -> str | None:
 
 
 def _in_fp8(scenario: Scenario, _: Params) -> Scenario:
-    rows: RowEdit = each(is_attention, lambda op, _: replace(op, dtype="fp8"))
+    rows: RowEdit = each(is_attention, lambda op, _: op.having(dtype="fp8"))
     return scenario.with_edit(Edit("fp8-attn", rows))
 
 

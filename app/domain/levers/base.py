@@ -60,7 +60,8 @@ class Scenario:
         `known` keeps rows of one path of levers, where most steps ask about the same model and workload.
         """
         # how kernels are launched changes no row
-        key = (id(self.model), replace(self.workload, launch_mode="graph"))
+        launched = self.workload
+        key = (id(self.model), launched if launched.launch_mode == "graph" else replace(launched, launch_mode="graph"))
         rows = None if known is None else known.get(key)
         if rows is None:
             rows = step_rows(self.model, self.workload, ranks_per_node)

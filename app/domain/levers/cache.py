@@ -41,7 +41,7 @@ def _appends(op: Op) -> bool:
 
 def _times(reads: float) -> Edit:
     def rows(op: Op, _: StepContext) -> Op:
-        return replace(op, kv_read=op.kv_read * reads, kv_write=op.kv_write * reads)
+        return op.having(kv_read=op.kv_read * reads, kv_write=op.kv_write * reads)
 
     return Edit("", each(lambda op: _reads_cache(op) or _appends(op), rows), resident(kv_cache=reads))
 
@@ -85,7 +85,7 @@ def _on_host(scenario: Scenario, params: Params) -> Scenario:
 
     def rows(op: Op, _: StepContext) -> Op:
         far = op.kv_read * share
-        return replace(op, kv_read=op.kv_read - far, net={**op.net, "host": op.net.get("host", 0.0) + far})
+        return op.having(kv_read=op.kv_read - far, net={**op.net, "host": op.net.get("host", 0.0) + far})
 
     return scenario.with_edit(Edit("kv-offload", each(_reads_cache, rows), resident(kv_cache=1.0 - share)))
 

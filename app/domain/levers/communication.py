@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from app.domain.blocks.context import StepContext
@@ -120,7 +119,7 @@ def _flat_rings(_: Scenario, __: Params) -> Edit:
         # a ring through all ranks leaves a node with everything that it passes on: (n-1)/n instead of the local share
         flat = near * local / (local - 1.0) * (size - 1.0) / size
         net: dict[Tier, Grid] = {**op.net, "scale_out": op.net.get("scale_out", 0.0) + flat}
-        return replace(op, net=net, net_in_switch=net)
+        return op.having(net=net, net_in_switch=net)
 
     return Edit("hierarchical-coll", each(is_data_parallel, rows))
 

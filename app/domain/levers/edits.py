@@ -117,8 +117,7 @@ def more_traffic(
     """Rows read and write so many more tensors of `of(row)` bytes, in so many more kernels."""
     return each(
         matches,
-        lambda op, _: replace(
-            op,
+        lambda op, _: op.having(
             act_read=op.act_read + reads * of(op),
             act_write=op.act_write + writes * of(op),
             launches=op.launches + launches,
@@ -127,25 +126,24 @@ def more_traffic(
 
 
 def more_launches(matches: Matches, launches: Grid) -> RowEdit:
-    return each(matches, lambda op, _: replace(op, launches=op.launches + launches))
+    return each(matches, lambda op, _: op.having(launches=op.launches + launches))
 
 
 def slower(matches: Matches, factor: float) -> RowEdit:
     """Rows take so many times as long as a well-tuned kernel: expected time only."""
-    return each(matches, lambda op, _: replace(op, effort=op.effort * factor))
+    return each(matches, lambda op, _: op.having(effort=op.effort * factor))
 
 
 def hidden(matches: Matches, share: float) -> RowEdit:
     """A share of the exchange runs behind other work: expected time only (F-1.5)."""
-    return each(matches, lambda op, _: replace(op, hidden=max(op.hidden, share)))
+    return each(matches, lambda op, _: op.having(hidden=max(op.hidden, share)))
 
 
 def padded(matches: Matches, factor: float) -> RowEdit:
     """Rows work on `factor` times as many tokens, of which only the asked ones are useful. Weights are read once."""
     return each(
         matches,
-        lambda op, _: replace(
-            op,
+        lambda op, _: op.having(
             executed=executed(op) * factor,
             exponentials=op.exponentials * factor,
             kv_write=op.kv_write * factor,
@@ -168,7 +166,7 @@ def net_times(net: Net, factor: Grid, tier: Tier | None = None) -> Net:
 
 def exchanged(op: Op, change: Callable[[Net], Net]) -> Op:
     """A row with other wire bytes, by the ring algorithm and where the switch reduces."""
-    return replace(op, net=change(op.net), net_in_switch=None if op.net_in_switch is None else change(op.net_in_switch))
+    return op.having(net=change(op.net), net_in_switch=None if op.net_in_switch is None else change(op.net_in_switch))
 
 
 def written(op: Op) -> Grid:
@@ -181,7 +179,7 @@ def read(op: Op) -> Grid:
 
 def one(value: Grid) -> float:
     """The largest point of a grid, for figures that rows hold as one number."""
-    return float(np.max(value))
+    return value if isinstance(value, float) else float(np.max(value))
 
 
 # ---- memory and the table -------------------------------------------------------------------------------------------

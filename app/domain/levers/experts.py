@@ -87,7 +87,7 @@ def _saved_copies(
 def _one_by_one(_: Scenario, __: Params) -> Edit:
     def rows(op: Op, ctx: StepContext) -> Op:
         held = _experts(ctx).experts / ctx.layout.ep
-        return replace(op, launches=op.launches * held)
+        return op.having(launches=op.launches * held)
 
     return Edit("grouped-gemm", each(is_expert_product, rows))
 
@@ -108,7 +108,7 @@ def _gathered_in_products() -> RowEdit:
     """No permuted copy: the products gather their rows, and the second one adds into place."""
 
     def rows(op: Op, _: StepContext) -> Op:
-        return replace(op, act_read=0.0, act_write=0.0, launches=0.0)
+        return op.having(act_read=0.0, act_write=0.0, launches=0.0)
 
     return each(named("permute"), rows)
 
@@ -154,9 +154,9 @@ def _permute_apart(_: Scenario, __: Params) -> Edit:
         larger, smaller = np.maximum(op.act_read, op.act_write), np.minimum(op.act_read, op.act_write)
         if op.base == "permute":
             more = larger - smaller  # every copy is read on its own
-            return replace(op, act_read=op.act_read + more, launches=op.launches + 4.0)
+            return op.having(act_read=op.act_read + more, launches=op.launches + 4.0)
         # weighted copies are written and read again before they are added up
-        return replace(op, act_read=op.act_read + larger, act_write=op.act_write + larger, launches=op.launches + 2.0)
+        return op.having(act_read=op.act_read + larger, act_write=op.act_write + larger, launches=op.launches + 2.0)
 
     return Edit("permute-fusion", each(named("permute", "unpermute"), rows))
 
@@ -173,7 +173,7 @@ def _every_copy(id_: str) -> Callable[[Scenario, Params], Edit]:
                 "scale_up": np.maximum(op.net.get("scale_up", 0.0), size * near),
                 "scale_out": np.maximum(op.net.get("scale_out", 0.0), size * far),
             }
-            return replace(op, net={**op.net, **net}, effort=op.effort * params["slower"])
+            return op.having(net={**op.net, **net}, effort=op.effort * params["slower"])
 
         return Edit(id_, each(is_expert_exchange, rows))
 
@@ -191,7 +191,7 @@ def _dispatched(scenario: Scenario, **changes: object) -> Scenario:
 
 
 def _gathered_everywhere(scenario: Scenario, _: Params) -> Scenario:
-    placed = each(lambda op: op.base == "permute", lambda op, _: replace(op, launches=0.0))
+    placed = each(lambda op: op.base == "permute", lambda op, _: op.having(launches=0.0))
     return _dispatched(scenario, scheme="all_gather").with_edit(Edit("ag-rs-dispatch", placed))
 
 
@@ -260,7 +260,7 @@ def _one_kernel(scenario: Scenario, params: Params) -> Scenario:
             return op
         launches = op.launches if op.base == "router" else 0.0
         share = params["hidden"] if is_expert_exchange(op) else op.hidden
-        return replace(op, launches=launches, hidden=max(op.hidden, share))
+        return op.having(launches=launches, hidden=max(op.hidden, share))
 
     return scenario.with_edit(Edit("moe-megakernel", each(lambda _: True, rows)))
 

@@ -62,7 +62,7 @@ def _norm_apart() -> RowEdit:
 def _rotation_apart() -> RowEdit:
     def rows(op: Op, ctx: StepContext) -> Op:
         size = op.act_write + _rotated_keys(op, ctx)
-        return replace(op, act_read=op.act_read + size, act_write=op.act_write + size, launches=op.launches + 1.0)
+        return op.having(act_read=op.act_read + size, act_write=op.act_write + size, launches=op.launches + 1.0)
 
     return each(named("rotary and cache append"), rows)
 
@@ -70,7 +70,7 @@ def _rotation_apart() -> RowEdit:
 def _append_apart(_: Scenario, __: Params) -> Edit:
     def rows(op: Op, ctx: StepContext) -> Op:
         size = 2.0 * _rotated_keys(op, ctx)
-        return replace(op, act_read=op.act_read + size, act_write=op.act_write + size, launches=op.launches + 1.0)
+        return op.having(act_read=op.act_read + size, act_write=op.act_write + size, launches=op.launches + 1.0)
 
     appends = each(named("rotary and cache append", "latent norm"), rows)
     return Edit("kv-append-fused", appends)
@@ -79,9 +79,9 @@ def _append_apart(_: Scenario, __: Params) -> Edit:
 def _gate_apart() -> RowEdit:
     def rows(op: Op, _: StepContext) -> Op:
         if op.direction == "backward":
-            return replace(op, launches=op.launches + 1.0)
+            return op.having(launches=op.launches + 1.0)
         size = op.act_write
-        return replace(op, act_read=op.act_read + size, act_write=op.act_write + size, launches=op.launches + 1.0)
+        return op.having(act_read=op.act_read + size, act_write=op.act_write + size, launches=op.launches + 1.0)
 
     return each(is_gated_activation, rows)
 
@@ -125,8 +125,8 @@ def _in_epilogues() -> RowEdit:
                 continue
             # training keeps what the activation was computed from
             kept = product.act_write if ctx.training else 0.0
-            out[i] = replace(product, act_write=kept + activation.act_write)
-            out[i + 1] = replace(activation, act_read=0.0, act_write=0.0, launches=0.0)
+            out[i] = product.having(act_write=kept + activation.act_write)
+            out[i + 1] = activation.having(act_read=0.0, act_write=0.0, launches=0.0)
         return out
 
     return edit
@@ -139,15 +139,15 @@ def _loss_in_product(scenario: Scenario, params: Params) -> Scenario:
         for op in ops:
             head = heads.get(op.base)
             if op.base == "cross-entropy":
-                op = replace(op, act_read=0.0, act_write=0.0, launches=0.0)
+                op = op.having(act_read=0.0, act_write=0.0, launches=0.0)
             elif head is not None and op.direction == "forward":
-                op = replace(op, act_write=0.0)
-                again = replace(op, name=f"{op.base}, recomputed", direction="recompute", flop=0.0)
-                out.append(replace(again, executed=executed(op)))
+                op = op.having(act_write=0.0)
+                again = op.having(name=f"{op.base}, recomputed", direction="recompute", flop=0.0)
+                out.append(again.having(executed=executed(op)))
             elif head is not None and op.name.endswith("input gradient"):
-                op = replace(op, act_read=0.0)
+                op = op.having(act_read=0.0)
             elif head is not None:
-                op = replace(op, act_read=op.act_read - head.act_write)
+                op = op.having(act_read=op.act_read - head.act_write)
             out.append(op)
         return out
 
@@ -185,8 +185,7 @@ def _dropouts(scenario: Scenario, params: Params) -> Edit:
             act_write=elements * (ctx.activation + 1.0),
             formula="read and write tokens hidden, and a mask of one byte an element",
         )
-        backward = replace(
-            forward,
+        backward = forward.having(
             name="dropout, backward",
             direction="backward",
             act_read=elements * (ctx.activation + 1.0),
@@ -207,8 +206,8 @@ def _dropouts(scenario: Scenario, params: Params) -> Edit:
 def _sampling_apart(_: Scenario, params: Params) -> Edit:
     def rows(op: Op, ctx: StepContext) -> Op:
         size = params["passes"] * FP32 * op.act_read / ctx.activation
-        return replace(
-            op, act_read=op.act_read + size, act_write=op.act_write + size, launches=op.launches + params["kernels"]
+        return op.having(
+            act_read=op.act_read + size, act_write=op.act_write + size, launches=op.launches + params["kernels"]
         )
 
     return Edit("fused-sampling", each(named("sampling"), rows))
@@ -219,8 +218,7 @@ def _optimizer_apart(scenario: Scenario, params: Params) -> Edit:
 
     def rows(op: Op, _: StepContext) -> Op:
         parameters = op.flop / 12.0
-        return replace(
-            op,
+        return op.having(
             state=op.state + params["passes"] * 3.0 * FP32 * parameters,
             launches=op.launches + params["passes"] * tensors,
         )
@@ -237,10 +235,10 @@ def _sum_in_norm(scenario: Scenario, params: Params) -> Scenario:
         out = []
         for op in ops:
             if is_tensor_exchange(op) and op.direction == "forward":
-                op = replace(op, hidden=max(op.hidden, params["hidden"]))
+                op = op.having(hidden=max(op.hidden, params["hidden"]))
             elif is_residual_norm(op) and not op.base.endswith("final norm"):
                 # the sum is still on chip when it is normalised
-                op = replace(op, act_read=op.act_read / 2.0, launches=max(op.launches - 1.0, 0.0))
+                op = op.having(act_read=op.act_read / 2.0, launches=max(op.launches - 1.0, 0.0))
             out.append(op)
         return out
 

@@ -166,8 +166,7 @@ def _four_bits(scenario: Scenario, params: Params) -> Scenario:
         inputs_and_outputs = op.act_read / ctx.activation + op.act_write / ctx.activation
         rows_ = op.flop / (2.0 * matrix)
         branch = 2.0 * rank * inputs_and_outputs
-        return replace(
-            op,
+        return op.having(
             dtype=name,
             flop=op.flop,
             executed=executed(op) + branch,
@@ -199,7 +198,7 @@ def _fewer_steps(scenario: Scenario, params: Params) -> Scenario:
 def _cached_steps(id_: str) -> Callable[[Scenario, Params], Scenario]:
     def change(scenario: Scenario, params: Params) -> Scenario:
         share = 1.0 - params["hit"] * (1.0 - params["rest"])
-        rows = each(lambda op: op.direction == "forward", lambda op, _: replace(op, count=op.count * share))
+        rows = each(lambda op: op.direction == "forward", lambda op, _: op.having(count=op.count * share))
         return scenario.with_edit(Edit(id_, rows))
 
     return change
@@ -229,8 +228,7 @@ def _patches(id_: str, *, weights: bool) -> Callable[[Scenario, Params], Scenari
         def rows(ops: list[Op], ctx: StepContext) -> list[Op]:
             out = []
             for op in ops:
-                part = replace(
-                    op,
+                part = op.having(
                     flop=op.flop / n,
                     executed=executed(op) / n,
                     exponentials=op.exponentials / n,

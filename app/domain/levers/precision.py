@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from app.domain.blocks.context import StepContext
 from app.domain.cost import Op
 from app.domain.levers.base import Edit, Lever, Param, Params, Scenario
@@ -49,8 +47,7 @@ def _converted_apart(_: Scenario, params: Params) -> Edit:
 
 def _in_fp32(_: Scenario, __: Params) -> Edit:
     def rows(op: Op, _: StepContext) -> Op:
-        return replace(
-            op,
+        return op.having(
             weights=op.weights * 2.0,
             act_read=op.act_read * 2.0,
             act_write=op.act_write * 2.0,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 from app.domain.blocks.context import StepContext
 from app.domain.cost import Op
@@ -40,7 +39,7 @@ def _uneven_waves(_: Scenario, params: Params) -> Edit:
         lost = waves_lost(tokens, output / (ctx.activation * tokens), units)
         if ctx.decoding:
             lost = max(lost / REACH, 1.0)  # a product that waits for memory needs fewer blocks to be fed
-        return replace(op, effort=op.effort * lost)
+        return op.having(effort=op.effort * lost)
 
     return Edit("stream-k", each(of_kind("gemm"), rows))
 

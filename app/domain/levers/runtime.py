@@ -39,7 +39,7 @@ def _one_kernel(scenario: Scenario, _: Params) -> Scenario:
     def rows(ops: list[Op], ctx: StepContext) -> list[Op]:
         first, *rest = ops
         return [replace(first, launches=1.0 / first.count if isinstance(first.count, float) else 1.0)] + [
-            replace(op, launches=0.0) for op in rest
+            op.having(launches=0.0) for op in rest
         ]
 
     return scenario.with_edit(Edit("megakernel", rows))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from app.domain.blocks.context import StepContext
 from app.domain.blocks.state_mixers import SCAN_FLOP
 from app.domain.cost import Op
@@ -18,8 +16,8 @@ def _state_in_memory(_: Scenario, __: Params) -> Edit:
         # every token's state: tokens x channels x state, written by the scan and read by the output map
         states = executed(op) / SCAN_FLOP * ctx.activation
         if op.direction == "backward":
-            return replace(op, act_read=op.act_read + states)
-        return replace(op, act_read=op.act_read + states, act_write=op.act_write + states, launches=op.launches + 2.0)
+            return op.having(act_read=op.act_read + states)
+        return op.having(act_read=op.act_read + states, act_write=op.act_write + states, launches=op.launches + 2.0)
 
     return Edit("selective-scan", each(named("selective scan"), rows))
 
