@@ -24,10 +24,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
-from app.domain.cost import Array, CostTable, Op
+from app.domain.cost import Array, CostTable, Kind
 from app.domain.lower_bound import Bound
 from app.domain.precision import PRECISIONS
 from app.domain.units import Seconds
@@ -207,19 +208,11 @@ def kernel_features(bound: Bound) -> KernelFeatures:
     length: list[float] = []
     waves: list[float] = []
     for op, *cells in zip(table.ops, *(table[name].tolist() for name in names), strict=True):
-        executed, exponentials, read, written, cached, groups = cells
-        kind, share, depth, exponential_time, pairs = _kind(op), 1.0, math.inf, 0.0, 0.0
-        item = PRECISIONS[op.dtype].element_bytes if op.dtype else 1.0
-        if kind == "gemm" and executed > 0:
-            m, n, depth = _product_shape(executed, read, written, item, max(groups, 1.0))
-            share = _busy_share(m, n, depth, max(groups, 1.0), units)
-            if groups > 1.5:
-                kind = "gemm grouped"
-        elif op.kind == "attention" and exponentials > 0:
-            exponential_time = exponentials / rate if rate else 0.0
-            kind, share, depth, pairs = _attention(kind, executed, exponentials, read, written, cached, item, units)
-        keys.append(_key(kind, op.dtype, roofs.family))
-        products.append(executed / roofs.flop_rate(op.dtype) if op.pipe == "tensor" else 0.0)
+        key, share, depth, exponential_time, pairs = _row_features(
+            op.kind, op.direction, op.dtype, roofs.family, *cells, rate, units
+        )
+        keys.append(key)
+        products.append(cells[0] / roofs.flop_rate(op.dtype) if op.pipe == "tensor" else 0.0)
         scores.append(exponential_time)
         busy.append(share)
         length.append(depth)
@@ -237,6 +230,35 @@ def kernel_features(bound: Bound) -> KernelFeatures:
         launches=table["launches"],
         waves=np.array(waves),
     )
+
+
+@lru_cache(maxsize=8192)  # most levers leave most rows alone, and each step of a path has its forecast
+def _row_features(
+    op_kind: Kind,
+    direction: str,
+    dtype: str,
+    family: str,
+    executed: float,
+    exponentials: float,
+    read: float,
+    written: float,
+    cached: float,
+    groups: float,
+    rate: float,
+    units: float,
+) -> tuple[str, float, float, float, float]:
+    """Class, busy share, inner length, seconds of exponentials and decode pairs of one row."""
+    kind, share, depth, exponential_time, pairs = _kind(op_kind, direction), 1.0, math.inf, 0.0, 0.0
+    item = PRECISIONS[dtype].element_bytes if dtype else 1.0
+    if kind == "gemm" and executed > 0:
+        m, n, depth = _product_shape(executed, read, written, item, max(groups, 1.0))
+        share = _busy_share(m, n, depth, max(groups, 1.0), units)
+        if groups > 1.5:
+            kind = "gemm grouped"
+    elif op_kind == "attention" and exponentials > 0:
+        exponential_time = exponentials / rate if rate else 0.0
+        kind, share, depth, pairs = _attention(kind, executed, exponentials, read, written, cached, item, units)
+    return _key(kind, dtype, family), share, depth, exponential_time, pairs
 
 
 def _attention(
@@ -295,13 +317,13 @@ def parameters_of(calibration: Calibration, keys: tuple[str, ...]) -> tuple[Arra
     return found
 
 
-def _kind(op: Op) -> str:
-    if op.kind == "attention":
-        return "attention backward" if op.direction == "backward" else "attention"
-    if op.kind == "scan":
+def _kind(op_kind: Kind, direction: str) -> str:
+    if op_kind == "attention":
+        return "attention backward" if direction == "backward" else "attention"
+    if op_kind == "scan":
         return "scan"
-    if op.kind in ("gemm", "collective"):
-        return op.kind
+    if op_kind in ("gemm", "collective"):
+        return op_kind
     return "elementwise"
 
 

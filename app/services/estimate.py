@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ from app.domain.cost import TIERS, CostTable
 from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.expected import Expected, expected_time
 from app.domain.hardware import HardwareProfile
-from app.domain.levers.base import Lever, LeverPath, LeverRequest, Params, Scenario, lever_path, refused
+from app.domain.levers.base import Lever, LeverPath, LeverRequest, Params, Scenario, graph_launched, lever_path, refused
 from app.domain.levers.registry import LEVERS
 from app.domain.lower_bound import RESOURCES, Bound, CeilingChoice, Ceilings, ceilings, lower_bound
 from app.domain.memory import MemoryUse, memory_use
@@ -29,14 +29,26 @@ from app.services.contracts import AttentionBody, BoundRequest, CollectiveBody, 
 from app.services.references import resolve_hardware, resolve_model
 
 
+@dataclass(slots=True)
+class Worked:
+    """What the steps of one path of levers share: most levers leave the rows, or the memory, of the step before."""
+
+    rows: dict[tuple[int, Workload], StepRows] = field(default_factory=dict)
+    memory: dict[tuple[object, ...], MemoryUse] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)  # no slots: forecast and memory are worked out when they are first asked for
 class BoundEstimate:
-    """A whole answer: what was asked, the bound with its table, the forecast and the memory of one device."""
+    """A whole answer: what was asked, the bound with its table, the forecast and the memory of one device.
+
+    With levers it is the last step of their path, and `ledger` has the steps.
+    """
 
     hardware: HardwareProfile
     scenario: Scenario
     bound: Bound
     assumptions: tuple[str, ...]
+    worked: Worked
     ledger: tuple[LedgerRow, ...] = ()
 
     @property
@@ -50,18 +62,42 @@ class BoundEstimate:
     @cached_property
     def expected(self) -> Expected:
         """What a well-tuned stack takes, from the fitted kernels and steps."""
+        if self.ledger:
+            return self.ledger[-1].after.expected
         return _forecast(self.hardware, self.bound, self.workload)
 
     @cached_property
     def memory(self) -> MemoryUse:
         """What lies in the fullest device's memory."""
-        return memory_use(
-            self.model,
-            self.workload,
-            self.hardware.memory_capacity,
-            ranks_per_node=self.hardware.ranks_per_node,
-            edit=self.scenario.edited_memory,
-        )
+        edits = tuple(edit.memory for edit in self.scenario.edits if edit.memory is not None)
+        key = (id(self.model), graph_launched(self.workload), edits)
+        known = self.worked.memory.get(key)
+        if known is None:
+            known = self.worked.memory[key] = memory_use(
+                self.model,
+                self.workload,
+                self.hardware.memory_capacity,
+                ranks_per_node=self.hardware.ranks_per_node,
+                edit=self.scenario.edited_memory,
+            )
+        return known
+
+    @cached_property
+    def totals(self) -> dict[str, Any]:
+        """The figures that a ledger follows, of one device and step."""
+        bound = self.bound
+        return {
+            "bound_s": float(bound.overlapped),
+            "serial_bound_s": float(bound.serial),
+            "expected_s": self.expected.time,
+            "executed_flop": bound.total("executed"),
+            "hbm_bytes": bound.hbm_bytes,
+            "net_bytes": bound.net_bytes,
+            "launches": bound.total("launches"),
+            "memory_bytes": self.memory.peak,
+            "tokens": float(bound.table.tokens),
+            "devices": int(bound.table.devices),
+        }
 
     @property
     def runs(self) -> bool:
@@ -106,8 +142,8 @@ def bound_of(
     """
     roofs = ceilings(hardware, choice)
     path = lever_path(LEVERS, model, workload, levers, device=generation_code(hardware))
-    known: dict[tuple[int, Workload], StepRows] = {}
-    steps = [_step(hardware, path, place, roofs, assumptions, known) for place in range(len(path.scenarios))]
+    worked = Worked()
+    steps = [_step(hardware, path, place, roofs, assumptions, worked) for place in range(len(path.scenarios))]
     ledger = tuple(
         LedgerRow(item.lever, item.params, before, after)
         for item, before, after in zip(path.asked, steps[:-1], steps[1:], strict=True)
@@ -121,19 +157,19 @@ def _step(
     place: int,
     roofs: Ceilings,
     assumptions: tuple[str, ...],
-    known: dict[tuple[int, Workload], StepRows],
+    worked: Worked,
 ) -> BoundEstimate:
     """One scenario of a path. What only a lever makes impossible is refused at that lever."""
     scenario = path.scenarios[place]
     try:
-        return _evaluate(hardware, scenario, roofs, assumptions, known)
+        return _evaluate(hardware, scenario, roofs, assumptions, worked)
     except (InvalidInput, MissingFigure) as error:
         if place:
             raise refused(path.asked[place - 1], error) from error
         lacking = next((item for item in path.asked if item.lever.lack is not None), None)
         if lacking is None:
             raise
-        _evaluate(hardware, replace(scenario, edits=()), roofs, assumptions)
+        _evaluate(hardware, replace(scenario, edits=()), roofs, assumptions, Worked())
         raise refused(lacking, error) from error
 
 
@@ -142,20 +178,20 @@ def _evaluate(
     scenario: Scenario,
     roofs: Ceilings,
     assumptions: tuple[str, ...],
-    known: dict[tuple[int, Workload], StepRows] | None = None,
+    worked: Worked,
 ) -> BoundEstimate:
     workload = scenario.workload
-    table = scenario.table(hardware.ranks_per_node, known)
+    table = scenario.table(hardware.ranks_per_node, worked.rows)
     bound = lower_bound(table, roofs, launch_mode=workload.launch_mode)
     notes = [*assumptions, *roofs.notes_for(workload), *table.assumptions]
     if hardware.memory_capacity is None:
         notes.append("The profile states no memory capacity: whether the step fits is not known.")
-    return BoundEstimate(hardware=hardware, scenario=scenario, bound=bound, assumptions=tuple(notes))
+    return BoundEstimate(hardware=hardware, scenario=scenario, bound=bound, assumptions=tuple(notes), worked=worked)
 
 
 def expected_step_time(hardware: HardwareProfile, scenario: Scenario, choice: CeilingChoice = "peak") -> float:
     """Expected seconds of one step of a scenario. Raises what `bound_of` raises."""
-    return _evaluate(hardware, scenario, ceilings(hardware, choice), ()).expected.time
+    return _evaluate(hardware, scenario, ceilings(hardware, choice), (), Worked()).expected.time
 
 
 def _forecast(hardware: HardwareProfile, bound: Bound, workload: Workload | None = None) -> Expected:
@@ -343,7 +379,7 @@ def bound_json(estimate: BoundEstimate) -> dict[str, Any]:
             "objects": [{"object": name, "bytes": size} for name, size in memory.objects.items()],
         },
         "roofs": used_roofs(bound),
-        "baseline": None if not estimate.ledger else _totals(estimate.ledger[0].before),
+        "baseline": None if not estimate.ledger else dict(estimate.ledger[0].before.totals),
         "ledger": [ledger_json(row) for row in estimate.ledger],
         "hardware": {"id": estimate.hardware.id, "name": estimate.hardware.name},
         "model": {"id": estimate.model.id, "name": estimate.model.name},
@@ -352,26 +388,9 @@ def bound_json(estimate: BoundEstimate) -> dict[str, Any]:
     }
 
 
-def _totals(estimate: BoundEstimate) -> dict[str, Any]:
-    """The figures that a ledger follows, of one device and step."""
-    bound = estimate.bound
-    return {
-        "bound_s": float(bound.overlapped),
-        "serial_bound_s": float(bound.serial),
-        "expected_s": estimate.expected.time,
-        "executed_flop": bound.total("executed"),
-        "hbm_bytes": bound.hbm_bytes,
-        "net_bytes": bound.net_bytes,
-        "launches": bound.total("launches"),
-        "memory_bytes": estimate.memory.peak,
-        "tokens": float(bound.table.tokens),
-        "devices": int(bound.table.devices),
-    }
-
-
 def ledger_json(row: LedgerRow) -> dict[str, Any]:
     """One lever's row: every figure before, after and saved. Rows telescope: a row starts where the last one ended."""
-    before, after = _totals(row.before), _totals(row.after)
+    before, after = dict(row.before.totals), dict(row.after.totals)
     notes = [row.lever.model]
     per_token = [None if not t["tokens"] else t["bound_s"] / t["tokens"] for t in (before, after)]
     if before["devices"] != after["devices"]:

@@ -186,7 +186,8 @@ def _attributes(cell: Any) -> str:
     if cell is None or isinstance(cell, (str, bool)):
         return ""
     if isinstance(cell, (float, int)):
-        return f' data-value="{cell}"'
+        plain = formatting.digits(float(cell)) if isinstance(cell, float) and isfinite(cell) else cell
+        return f' data-value="{plain}"'
     if isinstance(cell, Mapping):
         value, title = cell.get("value"), cell.get("title")
         made = "" if value is None else f' data-value="{escape(value)}"'

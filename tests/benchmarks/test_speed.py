@@ -12,13 +12,16 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from app.catalog.loader import load_catalog
 from app.domain.expected import expected_time
+from app.domain.levers.base import LeverRequest
 from app.domain.lower_bound import Bound, ceilings, lower_bound
 from app.domain.memory import memory_use
 from app.domain.step import cost_table
 from app.domain.workload import Parallel, Workload
+from app.services.estimate import BoundEstimate, bound_json, bound_of
 
 H100 = load_catalog().hardware["nvidia-h100-sxm"]
 POINTS = 100_000
+LEVERS_OF_A_PATH = ("split-kv", "cascade-prefix", "fp8-gemm", "stream-k", "fp8-dispatch")
 
 STEPS = {
     "8B decode": ("llama-3.1-8b", Workload(batch=32, context_len=2048)),
@@ -45,6 +48,22 @@ def answer(model_id: str, workload: Workload) -> Bound:
 def test_single_answer(benchmark: BenchmarkFixture, name: str) -> None:
     bound = benchmark(answer, *STEPS[name])
     assert float(bound.overlapped) > 0
+
+
+def test_a_ledger_of_five_levers(benchmark: BenchmarkFixture) -> None:
+    """DeepSeek-V3 over 32 devices: the whole answer of the API, ledger and forecasts of all six steps included."""
+    model, hardware = load_catalog().models["deepseek-v3"], load_catalog().hardware["nvidia-h200-sxm"]
+    levers = [LeverRequest(name) for name in LEVERS_OF_A_PATH]
+    contexts = iter(range(4096, 10_000_000))
+
+    def ask() -> BoundEstimate:
+        # another question each time, so that nothing is remembered from the last one
+        workload = Workload(batch=32, context_len=next(contexts), parallel=Parallel(ep=32, dp=32))
+        return bound_of(hardware, model, workload, levers=levers)
+
+    estimate = ask()
+    benchmark(lambda: bound_json(ask()))
+    assert [row.lever.id for row in estimate.ledger] == list(LEVERS_OF_A_PATH)
 
 
 @pytest.mark.parametrize("model_id", ["llama-3.1-8b", "deepseek-v3"])

@@ -41,6 +41,11 @@ class Edit:
     table: TableEdit | None = None
 
 
+def graph_launched(workload: Workload) -> Workload:
+    """The workload by which rows and memory are known again: how kernels are launched changes neither."""
+    return workload if workload.launch_mode == "graph" else replace(workload, launch_mode="graph")
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """A question with its edits, applied in order. `applied` are the levers it has.
@@ -59,9 +64,7 @@ class Scenario:
 
         `known` keeps rows of one path of levers, where most steps ask about the same model and workload.
         """
-        # how kernels are launched changes no row
-        launched = self.workload
-        key = (id(self.model), launched if launched.launch_mode == "graph" else replace(launched, launch_mode="graph"))
+        key = (id(self.model), graph_launched(self.workload))
         rows = None if known is None else known.get(key)
         if rows is None:
             rows = step_rows(self.model, self.workload, ranks_per_node)
