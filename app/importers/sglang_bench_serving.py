@@ -18,6 +18,7 @@ from app.importers.base import ParsedUpload, Sniff
 from app.importers.fields import Fields, as_float, is_number, model_name
 from app.importers.precision import dtypes_of
 from app.importers.reading import Content, clean
+from app.importers.request_lengths import RequestLengths, request_lengths
 
 _RATES = (
     ("request_throughput", "requests_per_s", "req/s"),
@@ -137,6 +138,10 @@ def _run(record: Fields) -> ParsedRun:
     extra["tags"] = record.unknown()
     extra = {key: value for key, value in extra.items() if value not in (None, {})}
 
+    lengths = RequestLengths() if completed == 0 else request_lengths(record)
+    if lengths.summary:
+        extra["request_lengths"] = lengths.summary
+    findings += lengths.findings
     findings += serving.check_latencies(record.metrics)
     findings += serving.check_rates(record)
     findings += record.findings()
@@ -168,6 +173,7 @@ def _run(record: Fields) -> ParsedRun:
         model_hint=server.model,
         parallel=server.parallel,
         software=software,
+        samples=lengths.samples,
         findings=tuple(findings),
     )
 

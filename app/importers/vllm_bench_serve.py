@@ -17,6 +17,7 @@ from app.importers import serving
 from app.importers.base import ParsedUpload, Sniff
 from app.importers.fields import Fields, as_float, is_number, model_name
 from app.importers.reading import Content, clean
+from app.importers.request_lengths import RequestLengths, request_lengths
 
 _PARALLEL_TAGS: Mapping[str, str] = {
     "tp": "tp",
@@ -142,6 +143,10 @@ def read(record: Fields) -> ParsedRun:
     extra |= {"tags": tags}
     extra = {key: value for key, value in extra.items() if value not in (None, {})}
 
+    lengths = RequestLengths() if completed == 0 else request_lengths(record)
+    if lengths.summary:
+        extra["request_lengths"] = lengths.summary
+    findings += lengths.findings
     findings += serving.check_latencies(record.metrics)
     findings += serving.check_rates(record)
     findings += record.findings()
@@ -174,6 +179,7 @@ def read(record: Fields) -> ParsedRun:
         hardware_hint=hardware,
         parallel=parallel,
         software=software,
+        samples=lengths.samples,
         measured_at=measured_at,
         findings=tuple(findings),
     )

@@ -184,7 +184,8 @@ MAX_SEQUENCES = 100_000
 
 
 class KvRequest(Contract):
-    """A batch of sequences whose cache is asked for: all of `context_len` tokens, or one length each in `sequences`.
+    """A batch of sequences whose cache is asked for: all of `context_len` tokens, or one length each in `sequences`, or
+    as long as the requests of a stored `run` were when they ended (`batch` of them, or as many as it lists).
 
     `reserve_fraction` of a device's memory is left to graphs, workspace and the runtime. `reserved_len` is what a
     contiguous cache would reserve for each sequence: by default the longest context that the model states.
@@ -199,6 +200,7 @@ class KvRequest(Contract):
     batch: Count = 1
     context_len: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     sequences: Annotated[list[Count], Field(min_length=1, max_length=MAX_SEQUENCES)] | None = None
+    run: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     shared_prefix_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
     reserved_len: Count | None = None
     parallel: ParallelBody = ParallelBody()

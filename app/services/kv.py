@@ -34,6 +34,7 @@ from app.domain.workload import Dtypes, KvSettings, Parallel, Workload
 from app.services.context import Context
 from app.services.contracts import KvRequest
 from app.services.references import resolve_hardware, resolve_model
+from app.services.run_lengths import stored_lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,9 @@ def estimate_kv(ctx: Context, request: KvRequest, lengths: Lengths | None = None
     """
     hardware, notes = (None, ()) if request.hardware is None else resolve_hardware(ctx, request.hardware)
     model, model_notes = resolve_model(ctx, request.model)
+    if request.run is not None and lengths is None:
+        lengths, told = _of_run(ctx, request)
+        notes = (*notes, told)
     said = [*_defaults(request, listed=lengths is not None), *notes, *model_notes]
     try:
         return _estimate(request, lengths, hardware, model, said)
@@ -191,6 +195,17 @@ def _estimate(
     )
 
 
+def _of_run(ctx: Context, request: KvRequest) -> tuple[Lengths, str]:
+    """The lengths of a stored run, and in words where they come from."""
+    for name in ("sequences", "context_len"):
+        if getattr(request, name) is not None:
+            raise InvalidInput((name,), "the lengths come from the run: leave it out, or leave out run")
+    found, what, name = stored_lengths(ctx, str(request.run))
+    if "batch" in request.model_fields_set:
+        found = found.resampled(request.batch)
+    return found, f"Lengths are those of the run {name}: {what}."
+
+
 def _lengths(request: KvRequest, given: Lengths | None, micro_batches: int) -> tuple[Lengths, list[str]]:
     if given is not None:
         return given, []
@@ -205,7 +220,7 @@ def _lengths(request: KvRequest, given: Lengths | None, micro_batches: int) -> t
 
 
 def _defaults(request: KvRequest, listed: bool) -> list[str]:
-    unused = {"sequences", "reserved_len"}
+    unused = {"sequences", "run", "reserved_len"}
     if request.hardware is None:
         unused |= {"reserve_fraction", "ceilings", "weights_dtype"}
     if listed or request.sequences is not None:

@@ -27,7 +27,6 @@ from app.domain.lower_bound import lower_bound
 from app.domain.memory import kv_bytes_per_token
 from app.domain.model import ModelSpec
 from app.domain.precision import PRECISIONS, Precision
-from app.domain.run import ParsedRun
 from app.domain.step import cost_table
 from app.domain.thresholds import thresholds
 from app.domain.workload import MAX_TOKENS, Workload
@@ -36,6 +35,7 @@ from app.services.contracts import MAX_SEQUENCES, BoundRequest, KvRequest
 from app.services.estimate import BoundEstimate, estimate_bound
 from app.services.kv import KvEstimate, estimate_kv
 from app.services.references import resolve_model
+from app.services.run_lengths import stored_lengths
 from app.services.runs import get_view
 from app.storage.errors import NotFound
 
@@ -111,6 +111,8 @@ class KvState:
         }
         if self.longest:
             body["reserved_len"] = self.longest
+        if self.dist == "run" and self.run:
+            return body | {"run": self.run, "batch": self.batch}
         if lengths.values.size == 1:
             return body | {"batch": int(lengths.counts[0]), "context_len": int(lengths.values[0])}
         if lengths.sequences > MOST_REPEATED:
@@ -278,37 +280,9 @@ def write_lengths(lengths: Lengths) -> str:
 def _of_run(ctx: Context, state: KvState) -> Asked:
     if not state.run:
         raise InvalidInput(("run",), "choose a run whose lengths to take")
-    try:
-        run = get_view(ctx, state.run).run
-    except NotFound as error:
-        raise InvalidInput(("run",), f"there is no run {state.run[:40]!r}") from error
-    found = lengths_of_run(run.parsed)
-    if found is None:
-        raise InvalidInput(("run",), f"{run.name} states no lengths: neither prompts nor answers nor a context")
-    lengths, what = found
+    lengths, what, name = stored_lengths(ctx, state.run)
     held = lengths.resampled(state.batch)
-    return Asked(held, f"{state.batch:,} sequences as long as those of the run {run.name}: {what}")
-
-
-def lengths_of_run(run: ParsedRun) -> tuple[Lengths, str] | None:
-    """The lengths that a run's requests had when they ended, and how it states them; None where it does not."""
-    prompts, answers = run.samples.get("input_tokens"), run.samples.get("output_tokens")
-    if prompts and answers and len(prompts) == len(answers):
-        ends = [a + b for a, b in zip(prompts, answers, strict=True) if 1 <= round(a + b) <= MAX_TOKENS]
-        if ends:
-            return Lengths.of(map(round, ends)), f"prompt and answer of {len(ends):,} requests"
-    for name in ("sequence_tokens", "context_tokens", "input_tokens"):
-        listed = [value for value in run.samples.get(name, ()) if 1 <= round(value) <= MAX_TOKENS]
-        if listed:
-            return Lengths.of(map(round, listed)), f"{len(listed):,} samples of {name}"
-    told = run.workload
-    for total, words in (
-        ((told.input_len or 0) + (told.output_len or 0), "mean prompt and answer"),
-        (told.context_len or 0, "context"),
-    ):
-        if 1 <= round(total) <= MAX_TOKENS:
-            return Lengths.fixed(1, round(total)), f"{words}, {round(total):,} tokens"
-    return None
+    return Asked(held, f"{state.batch:,} sequences as long as those of the run {name}: {what}")
 
 
 def state_of_run(ctx: Context, run_id: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -357,7 +331,7 @@ def answer_kv(ctx: Context, state: KvState) -> KvAnswer:
     asked = lengths_of(ctx, state)
     state.further()
     body = state.body(asked.lengths)
-    plain = {name: value for name, value in body.items() if name != "sequences"}
+    plain = {name: value for name, value in body.items() if name not in ("sequences", "run")}
     estimate = estimate_kv(ctx, KvRequest.model_validate(plain), asked.lengths)
     bound_body = state.bound_body(estimate)
     try:

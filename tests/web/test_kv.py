@@ -299,6 +299,37 @@ def test_lengths_come_from_a_run(client: TestClient):
     assert f'data-exact="{1100 * 131_072} B"' in page.text  # Llama 3.1 8B, as the run says
 
 
+def test_request_lengths_of_a_serving_file_on_every_page(client: TestClient):
+    """Lengths of an uploaded vLLM result: on its page, and the same cache by page and by call."""
+    summary = {"completed": 4, "duration": 1.0, "request_throughput": 4.0, "model_id": "meta-llama/Llama-3.1-8B"}
+    summary |= {"mean_ttft_ms": 10.0, "p99_ttft_ms": 12.0, "total_input_tokens": 1000, "total_output_tokens": 100}
+    lists = {"input_lens": [100, 200, 300, 400], "output_lens": [10, 20, 30, 40], "max_concurrency": 4}
+    upload = {"file": ("result.json", json.dumps(summary | lists).encode())}
+    stored = client.post("/api/v1/runs", files=upload).json()["runs"][0]["id"]
+    shown = client.get(f"/runs/{stored}").text
+    assert "Request lengths" in shown
+    assert re.search(r"Both: held at the end.*?275.*?110.*?440", text_of(shown))
+    link = html.unescape(re.search(r'href="(/kv\?[^"]+)"[^>]*>Plan its KV cache', shown)[1])  # type: ignore[index]
+    page = client.get(f"{link}&prefix=0").text
+    body = {"model": "llama-3.1-8b", "run": stored}
+    whole = client.post("/api/v1/estimates/kv", json=body).json()
+    assert whole["payload_bytes"] == 1100 * 131_072
+    assert f'data-exact="{1100 * 131_072} B"' in page
+    # the page's own command asks for as many sequences as the page
+    assert f'"run":"{stored}","batch":4' in html.unescape(page)
+    two = client.post("/api/v1/estimates/kv", json=body | {"batch": 2}).json()
+    assert two["payload_bytes"] == (110 + 330) * 131_072  # the quartiles of four requests
+    assert any("Lengths are those of the run" in note for note in whole["assumptions"])
+    for wrong, field in (
+        ({"run": "nothing"}, "run"),
+        ({"context_len": 5}, "context_len"),
+        ({"sequences": [1]}, "sequences"),
+    ):
+        refused = client.post("/api/v1/estimates/kv", json=body | wrong)
+        assert refused.status_code == 422
+        assert refused.json()["errors"][0]["loc"] == [field]
+
+
 def test_a_run_with_means_only_and_one_without_lengths(client: TestClient):
     means = native(workload={"input_len": 1000, "output_len": 200, "concurrency": 8})
     stored = client.post("/api/v1/runs", files={"file": ("a.json", means)}).json()["runs"][0]["id"]

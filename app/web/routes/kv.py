@@ -179,7 +179,7 @@ def _result(ctx: Context, found: KvAnswer, base: str) -> dict[str, Any]:
     contexts = contexts_for(found)
     lines = curves(ctx, found, contexts)
     body = json.dumps(found.request, separators=(",", ":"))
-    exact = "sequences" in found.request or estimate.lengths.values.size == 1
+    exact = not {"sequences", "run"}.isdisjoint(found.request) or estimate.lengths.values.size == 1
     return {
         "result": result,
         "step_s": float(found.step.bound.overlapped),

@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
+from app.charts.kv import length_spread
 from app.charts.run_gap import run_gap
 from app.charts.run_series import SeriesPoint, run_series
 from app.domain.errors import InvalidInput
@@ -23,6 +24,7 @@ from app.importers.registry import IMPORTERS
 from app.services import runs
 from app.services.context import Context
 from app.services.examples import remove_examples
+from app.services.run_lengths import length_summaries, lengths_of_run
 from app.services.run_sweep import Sweep, sweeps_of
 from app.services.runs import RunPatch, RunQuery, RunView
 from app.services.upload_run import UploadOutcome, upload_file
@@ -445,6 +447,8 @@ def _run_context(
         "not_reported": [_key_words(key) for key in view.not_reported],
         "facts": _facts(view),
         "lab_url": _lab_url(view, main),
+        "lengths": _lengths_of(parsed),
+        "kv_url": _kv_url(run.id, parsed),
         "needs_links": _needs_links(view),
         "hardware_names": [name for _, name in hardware],
         "model_names": [name for _, name in models],
@@ -458,6 +462,42 @@ def _run_context(
         "kernels": _kernels_table(view) if parsed.kernels else None,
         "tray_item": {"kind": "run", "id": run.id, "label": run.name},
     }
+
+
+def _kv_url(run_id: str, parsed: ParsedRun) -> str:
+    """The KV page with this run's lengths, where it states some."""
+    if lengths_of_run(parsed) is None:
+        return ""
+    return rendering.query("/kv", run=run_id)
+
+
+def _lengths_of(parsed: ParsedRun) -> dict[str, Any] | None:
+    """How long the run's requests were, where it lists them: a table, and a chart where they differ."""
+    rows = length_summaries(parsed)
+    if not rows:
+        return None
+    last = rows[-1]
+    what = "Requests held" if len(rows) > 1 else f"{last.what}s had"
+    title = f"{what} up to {last.most:,.0f} tokens, half of them at most {last.p50:,.0f}"
+    spread = last.lengths if last.lengths.values.size > 1 else None
+    return {
+        "chart": None if spread is None else length_spread(spread, title=title, caption=last.what),
+        "table": {
+            "columns": [
+                {"label": "Tokens of", "head": True},
+                *({"label": name, "numeric": True} for name in ("Requests", "Mean", "Min", "p50", "p95", "p99", "Max")),
+            ],
+            "rows": [
+                [row.what, *(_count_cell(value) for value in (row.count, row.mean, row.least, row.p50))]
+                + [_count_cell(value) for value in (row.p95, row.p99, row.most)]
+                for row in rows
+            ],
+        },
+    }
+
+
+def _count_cell(value: float) -> dict[str, Any]:
+    return {"text": f"{value:,.0f}" if value == round(value) or value >= 1000 else f"{value:,.4g}", "value": value}
 
 
 _FIELD_WORDS: Mapping[str, str] = {
