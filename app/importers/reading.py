@@ -42,6 +42,9 @@ class Limits:
 
 DEFAULT_LIMITS = Limits()
 
+MAX_LINE = 64 * 1024
+"""Characters of a line that are handed out at once; log lines have hundreds."""
+
 _MAX_FAILED_STARTS = 100
 """A text of many broken JSON starts is not JSON; without a bound the search for a good one would be quadratic."""
 
@@ -686,6 +689,27 @@ class Content:
     @cached_property
     def lines(self) -> list[str]:
         return self.text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+    def each_line(self) -> Iterator[tuple[int, str]]:
+        """Lines with their numbers from 1, read from the stream: a log of any size takes the memory of a line.
+
+        A lone carriage return (progress bars) parts a line without counting one. A line longer than MAX_LINE comes in
+        pieces. Characters that are not valid become U+FFFD.
+        """
+        with self.open() as stream:
+            encoding = _encoding_of(stream.peek(4)[:4])
+            text = io.TextIOWrapper(
+                stream, "utf-8-sig" if encoding == "utf-8" else encoding, errors="replace", newline="\n"
+            )
+            number = 1
+            while line := text.readline(MAX_LINE):
+                whole = line.endswith("\n")
+                line = line.rstrip("\r\n") if whole else line
+                if "\r" in line:
+                    yield from ((number, part) for part in line.split("\r") if part)
+                else:
+                    yield number, line
+                number += whole
 
     @cached_property
     def json(self) -> JsonDocument:

@@ -7,11 +7,13 @@ from pathlib import Path
 from app.importers.base import Importer, ParsedUpload, UnreadableUpload, streams
 from app.importers.inferencex import InferencexAgg, InferencexResult
 from app.importers.llama_bench import LlamaBench
+from app.importers.micro import MICRO
 from app.importers.mlperf_loadgen_summary import MlperfLoadgenSummary
 from app.importers.native import Native
 from app.importers.reading import DEFAULT_LIMITS, Content, Limits, Progress, clean
 from app.importers.sglang_bench_one_batch import SglangBenchOneBatch
 from app.importers.sglang_bench_serving import SglangBenchServing
+from app.importers.training import TRAINING
 from app.importers.unsupported import KNOWN_UNSUPPORTED, guess_of_broken_json
 from app.importers.vllm_bench_latency import VllmBenchLatency
 from app.importers.vllm_bench_serve import VllmBenchServe
@@ -30,6 +32,8 @@ IMPORTERS: tuple[Importer, ...] = (
     SglangBenchOneBatch(),
     LlamaBench(),
     MlperfLoadgenSummary(),
+    *TRAINING,
+    *MICRO,
 )
 """Every importer, more specific formats first: equal confidence goes to the earlier one."""
 

@@ -60,11 +60,6 @@ def _records_line(d: Mapping[str, Any]) -> bool:
     return isinstance(d.get("metadata"), dict) and "value" in value and "unit" in value
 
 
-def _golden_values(d: Mapping[str, Any]) -> bool:
-    value = _item(d)
-    return "start_step" in value and "end_step" in value and "values" in value
-
-
 def _optimum(d: Mapping[str, Any]) -> bool:
     if isinstance(d.get("report"), dict) and isinstance(d.get("config"), dict):
         return True
@@ -103,8 +98,6 @@ KNOWN_UNSUPPORTED: tuple[KnownFormat, ...] = (
     KnownFormat("torch-profiler-trace", "a Chrome trace (PyTorch profiler, rocprof)", _trace),
     KnownFormat("rocprofv3", "a rocprofv3 report", _has("rocprofiler-sdk-tool")),
     KnownFormat("nccl-tests", "an nccl-tests report", _has("nccl_version", "results", "config")),
-    KnownFormat("hf-trainer-state", "a Hugging Face trainer_state.json", _has("log_history", "global_step")),
-    KnownFormat("megatron-golden-values", "Megatron golden values", _golden_values),
     KnownFormat("kernelbench-timing", "a KernelBench timing file", lambda d: "num_trials" in _item(_item(d))),
     KnownFormat(
         "nccl-tests",
@@ -117,10 +110,6 @@ KNOWN_UNSUPPORTED: tuple[KnownFormat, ...] = (
         "an Nsight Systems statistics report",
         text_test=_search(r"Total Time(?: \(ns\))?[^\n]*(?:Instances|Num Calls|Count)\b"),
     ),
-    KnownFormat("mlperf-mllog", "an MLPerf training log", text_test=_search(r":::MLLOG ")),
-    KnownFormat("megatron-log", "a Megatron training log", text_test=_search(r"elapsed time per iteration \(ms\):")),
-    KnownFormat("torchtitan-log", "a torchtitan log", text_test=_search(r"step:[^\n]*tps:[^\n]*mfu:")),
-    KnownFormat("maxtext-log", "a MaxText log", text_test=_search(r"completed step:[^\n]*TFLOP/s/device:")),
     KnownFormat(
         "flash-attention-bench",
         "FlashAttention benchmark output",
