@@ -198,7 +198,7 @@ pipeline-model-parallel size: 2
   context_parallel_size ........................... 1
   expert_model_parallel_size ...................... 1
   global_batch_size ............................... 128
-  load ............................................ /home/anna/secret/ckpt
+  load ............................................ gs://anna/secret/ckpt
   micro_batch_size ................................ 2
   num_layers ...................................... 32
   optimizer ....................................... adam
