@@ -158,7 +158,7 @@ def import_files(settings: Settings, arguments: argparse.Namespace) -> int:
             try:
                 stored = upload_file(
                     context,
-                    _read_upload(path, settings.max_upload_bytes),
+                    _readable(path, settings.max_upload_bytes),
                     path.name,
                     hardware=arguments.hardware,
                     model=arguments.model,
@@ -267,15 +267,16 @@ def _bound_socket(settings: Settings) -> socket.socket:
     return listening
 
 
-def _read_upload(path: Path, most: int) -> bytes:
+def _readable(path: Path, most: int) -> Path:
     try:
         with path.open("rb") as file:
-            data = file.read(most + 1)
+            size = os.fstat(file.fileno()).st_size
+            file.read(1)
     except OSError as error:
         raise CommandError(f"cannot be read: {error.strerror or error}") from error
-    if len(data) > most:
+    if size > most:
         raise CommandError(f"larger than {most} bytes (BYTEBOUND_MAX_UPLOAD_BYTES)")
-    return data
+    return path
 
 
 @contextlib.contextmanager

@@ -13,8 +13,9 @@ from starlette.middleware.gzip import GZipMiddleware
 from app import __version__
 from app.catalog.loader import load_catalog
 from app.services.context import Context
+from app.services.jobs import Jobs
 from app.settings import Settings, load_settings
-from app.storage import migrate
+from app.storage import migrate, uploads
 from app.storage.store import open_storage
 from app.web import errors, openapi, rendering, security
 from app.web.routes import ROUTERS
@@ -32,13 +33,19 @@ def create_app(settings: Settings | None = None, *, clock: Callable[[], float] =
     settings = load_settings() if settings is None else settings
     catalog = load_catalog()
     storage = open_storage(settings)
+    context = Context(settings=settings, catalog=catalog, storage=storage, jobs=Jobs(settings.readers))
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         reason = migrate.readiness(storage.engine)
         if reason is not None:
             log.warning("not ready: %s", reason)
+        else:
+            left = uploads.recover(storage.engine, storage.blobs, storage.spool)
+            if left:
+                log.warning("removed what %d earlier process(es) left of uploads that they did not finish", left)
         yield
+        context.jobs.close()
         storage.close()
 
     app = FastAPI(
@@ -51,7 +58,7 @@ def create_app(settings: Settings | None = None, *, clock: Callable[[], float] =
         default_response_class=errors.FiniteJSONResponse,
         lifespan=lifespan,
     )
-    app.state.context = Context(settings=settings, catalog=catalog, storage=storage)
+    app.state.context = context
     errors.register(app)
     for router in ROUTERS:
         app.include_router(router)

@@ -10,9 +10,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 DATABASE_FILE_NAME = "bytebound.sqlite3"
-DEFAULT_MAX_UPLOAD_BYTES = 256 * 2**20
+DEFAULT_MAX_UPLOAD_BYTES = 2 * 2**30
 DEFAULT_MAX_TEXT_BYTES = 128 * 2**20
 DEFAULT_MAX_STREAM_BYTES = 2 * 2**30
+DEFAULT_BACKGROUND_BYTES = 8 * 2**20
+DEFAULT_MAX_JSON_VALUES = 4_000_000
+DEFAULT_MAX_ZIP_MEMBERS = 200
 SQLITE_PREFIX = "sqlite:///"
 
 
@@ -45,6 +48,14 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "BYTEBOUND_MAX_STREAM_BYTES", str(DEFAULT_MAX_STREAM_BYTES), "largest file, unpacked, of a format streamed"
     ),
+    Variable("BYTEBOUND_MAX_JSON_VALUES", str(DEFAULT_MAX_JSON_VALUES), "values in a JSON file held in memory"),
+    Variable("BYTEBOUND_MAX_ZIP_MEMBERS", str(DEFAULT_MAX_ZIP_MEMBERS), "files in a zip archive"),
+    Variable(
+        "BYTEBOUND_BACKGROUND_BYTES",
+        str(DEFAULT_BACKGROUND_BYTES),
+        "files above this size, unpacked, are read in a process of their own and answered with a job",
+    ),
+    Variable("BYTEBOUND_READERS", "1", "such processes at the same time; other large files wait"),
     Variable("BYTEBOUND_PUBLIC_URL", "none", "address under which readers reach the server; used in share links"),
     Variable("BYTEBOUND_TRUSTED_PROXIES", "none", "addresses or networks whose X-Forwarded-For is believed"),
     Variable("BYTEBOUND_UPLOADS_PER_MINUTE", "60", "uploads per client and minute; 0 switches the limit off"),
@@ -73,6 +84,10 @@ class Settings:
     max_upload_bytes: int = DEFAULT_MAX_UPLOAD_BYTES
     max_text_bytes: int = DEFAULT_MAX_TEXT_BYTES
     max_stream_bytes: int = DEFAULT_MAX_STREAM_BYTES
+    max_json_values: int = DEFAULT_MAX_JSON_VALUES
+    max_zip_members: int = DEFAULT_MAX_ZIP_MEMBERS
+    background_bytes: int = DEFAULT_BACKGROUND_BYTES
+    readers: int = 1
     public_url: str | None = None
     trusted_proxies: tuple[str, ...] = ()
     rate_limits: RateLimits = field(default_factory=RateLimits)
@@ -90,6 +105,11 @@ class Settings:
     def blob_dir(self) -> Path:
         """Folder of the uploaded files, each named by its SHA-256."""
         return self.data_dir / "blobs"
+
+    @property
+    def spool_dir(self) -> Path:
+        """Folder of files that are arriving."""
+        return self.data_dir / "spool"
 
     @property
     def public_origin(self) -> str | None:
@@ -121,6 +141,10 @@ def load_settings(
         max_upload_bytes=reader.whole("BYTEBOUND_MAX_UPLOAD_BYTES", DEFAULT_MAX_UPLOAD_BYTES, 1, 2**40),
         max_text_bytes=reader.whole("BYTEBOUND_MAX_TEXT_BYTES", DEFAULT_MAX_TEXT_BYTES, 1, 2**40),
         max_stream_bytes=reader.whole("BYTEBOUND_MAX_STREAM_BYTES", DEFAULT_MAX_STREAM_BYTES, 1, 2**40),
+        max_json_values=reader.whole("BYTEBOUND_MAX_JSON_VALUES", DEFAULT_MAX_JSON_VALUES, 1, 10**9),
+        max_zip_members=reader.whole("BYTEBOUND_MAX_ZIP_MEMBERS", DEFAULT_MAX_ZIP_MEMBERS, 1, 10_000),
+        background_bytes=reader.whole("BYTEBOUND_BACKGROUND_BYTES", DEFAULT_BACKGROUND_BYTES, 0, 2**40),
+        readers=reader.whole("BYTEBOUND_READERS", 1, 1, 64),
         public_url=reader.public_url("BYTEBOUND_PUBLIC_URL"),
         trusted_proxies=reader.networks("BYTEBOUND_TRUSTED_PROXIES"),
         rate_limits=RateLimits(

@@ -22,6 +22,7 @@ Refusal = Literal[
     "invalid",
     "not-supported",
     "not-recognised",
+    "encrypted",
 ]
 
 
@@ -73,12 +74,35 @@ class Sniff:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """One file of an archive: `count` runs of the upload from position `first` on, or why it gave none."""
+
+    name: str
+    format: str | None = None
+    first: int = 0
+    count: int = 0
+    reason: str = ""
+    seen: str = ""
+    hint: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ParsedUpload:
-    """Everything one file holds. `findings` are those of the file; each run carries its own."""
+    """Everything one file holds. `findings` are those of the file; each run carries its own.
+
+    `members` are the files of an archive in its order; any other upload has none.
+    """
 
     format: str
     runs: tuple[ParsedRun, ...]
     findings: tuple[Finding, ...] = ()
+    members: tuple[Member, ...] = ()
+
+    def format_of(self, position: int) -> str:
+        """The format that a run was read from: its member's, in an archive."""
+        inside = (m.format for m in self.members if m.format and m.first <= position < m.first + m.count)
+        return next(inside, self.format)
 
 
 class Importer(Protocol):

@@ -29,7 +29,8 @@ class Limits:
     """Bounds on one upload, each on the size as sent and on the unpacked size.
 
     `max_bytes` is for formats that are held in memory, `max_stream_bytes` for those that are read piece by piece.
-    `max_items` counts JSON values of all kinds, which bounds the memory of the parsed tree.
+    `max_items` counts JSON values of all kinds, which bounds the memory of the parsed tree; `max_members` counts the
+    files of an archive, whose unpacked sizes together are bounded by `max_stream_bytes`.
     """
 
     max_bytes: int = 64 * _MIB
@@ -38,6 +39,7 @@ class Limits:
     max_runs: int = 10_000
     max_items: int = 4_000_000
     max_text: int = 500
+    max_members: int = 200
 
 
 DEFAULT_LIMITS = Limits()

@@ -127,5 +127,9 @@ def parse_upload(
 
     `progress` is called while the file is read; what it raises ends the work.
     """
-    content = Content(source, filename, limits, progress)
+    return parse_content(Content(source, filename, limits, progress))
+
+
+def parse_content(content: Content) -> ParsedUpload:
+    """See `parse_upload`."""
     return detect(content).parse(content)

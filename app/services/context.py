@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.catalog.loader import Catalog
+from app.services.jobs import Jobs
 from app.settings import Settings
 from app.storage.store import Storage
 
@@ -16,3 +17,4 @@ class Context:
     settings: Settings
     catalog: Catalog
     storage: Storage
+    jobs: Jobs = field(default_factory=Jobs)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any
 
@@ -38,7 +39,7 @@ from app.services.upload_run import (
     stated_workload,
 )
 from app.storage import runs, workloads
-from app.storage.errors import InvalidQuery
+from app.storage.errors import InvalidQuery, NotFound
 from app.storage.records import (
     UNSET,
     Page,
@@ -298,11 +299,13 @@ def _not_reported(run: ParsedRun) -> tuple[str, ...]:
     return tuple(key for key in wanted if key not in keys)
 
 
-def raw_file(ctx: Context, run_id: str) -> tuple[StoredUpload, bytes]:
-    """The upload of a run and its bytes as they came. Raises NotFound."""
+def raw_file(ctx: Context, run_id: str) -> tuple[StoredUpload, Path]:
+    """The upload of a run and the file with its bytes as they came. Raises NotFound."""
     with ctx.storage.read() as session:
         upload = runs.get_run(session=session, run_id=run_id).upload
-    return upload, ctx.storage.blobs.read(upload.sha256)
+    if not ctx.storage.blobs.exists(upload.sha256):
+        raise NotFound("file", upload.sha256)
+    return upload, ctx.storage.blobs.path(upload.sha256)
 
 
 # --- lists ---------------------------------------------------------------------------------------------------------
@@ -579,6 +582,8 @@ def run_json(view: RunView) -> dict[str, Any]:
         "needs": list(view.analysis.needs),
         "upload": upload_json(run.upload) | {"runs": [sibling.id for sibling in view.siblings[:MOST_WHOLE_RUNS]]},
     }
+    if (inside := member_name(run)) is not None:
+        answer["upload"]["member"] = inside
     if parsed.kernels:
         answer["kernels"] = [dict(kernel) for kernel in parsed.kernels]
     if view.analysis.rows or view.analysis.not_held:
@@ -634,7 +639,7 @@ def upload_json(upload: StoredUpload) -> dict[str, Any]:
 
 def outcome_json(ctx: Context, outcome: UploadOutcome) -> dict[str, Any]:
     """The answer to an upload: whole runs, and beyond MOST_WHOLE_RUNS only what lists show of them."""
-    return {
+    answer: dict[str, Any] = {
         "upload": outcome.upload.id,
         "file_name": outcome.upload.file_name,
         "format": outcome.upload.format,
@@ -647,6 +652,23 @@ def outcome_json(ctx: Context, outcome: UploadOutcome) -> dict[str, Any]:
         ],
         "findings": [finding_json(finding) for finding in outcome.findings],
     }
+    if outcome.upload.members:
+        answer["members"] = [_member_json(member, outcome.runs) for member in outcome.upload.members]
+    return answer
+
+
+def _member_json(member: Mapping[str, Any], stored: Sequence[StoredRun]) -> dict[str, Any]:
+    """One file of an archive: its format and runs, or why it gave none."""
+    first, count = member["first"], member["count"]
+    ids = [run.id for run in stored if first <= run.position < first + count]
+    told = {key: member[key] for key in ("format", "reason", "seen", "hint") if member[key]}
+    return {"name": member["name"], "runs": ids, "findings": member["findings"], **told}
+
+
+def member_name(run: StoredRun) -> str | None:
+    """The file of the archive that a run was read from; None for a file that came alone."""
+    inside = (m["name"] for m in run.upload.members if m["first"] <= run.position < m["first"] + m["count"])
+    return next(inside, None)
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,19 @@ from pydantic import ValidationError
 
 from app.domain.errors import InvalidInput
 from app.domain.run import Finding, ParsedRun
+from app.importers.archive import is_zip, unpacked_size
 from app.importers.base import ParsedUpload
-from app.importers.reading import DEFAULT_LIMITS, clean
-from app.importers.registry import parse_upload
+from app.importers.process import read_in_process
+from app.importers.reading import DEFAULT_LIMITS, Limits, clean
+from app.importers.uploaded import read_upload
 from app.services.context import Context
 from app.services.contracts import WorkloadBody
+from app.services.jobs import Job
 from app.services.references import resolve_hardware, resolve_model
 from app.storage import runs, uploads, workloads
-from app.storage.blobs import sha256_of
-from app.storage.errors import NotFound
+from app.storage.errors import Busy, NotFound
 from app.storage.records import StoredRun, StoredUpload
+from app.storage.spool import Spooled
 
 MAX_RUNS = 1000
 """Runs of one file: they are stored in one transaction, and other writers wait for it."""
@@ -53,9 +56,22 @@ class StatedWorkload:
     overrides: Mapping[str, Any] | None = None
 
 
-def upload_file(
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What people say beside a file, checked."""
+
+    file_name: str
+    name: str | None
+    tags: tuple[str, ...]
+    hardware_id: str | None
+    model_id: str | None
+    workload: StatedWorkload
+    baseline_id: str | None
+    is_example: bool = False
+
+
+def stated(
     ctx: Context,
-    data: bytes | Path,
     file_name: str,
     *,
     hardware: str | None = None,
@@ -65,46 +81,118 @@ def upload_file(
     tags: Sequence[str] = (),
     baseline: str | None = None,
     is_example: bool = False,
-) -> UploadOutcome:
-    """Store a file and its runs, once for the same bytes however often and by however many at a time they are sent.
+) -> Stated:
+    """The fields of an upload, checked before its file is read.
 
     `hardware` and `model` are catalogue names or a team's own ids and count for every run of the file; without them
     the file's own words are matched to the catalogue and the links are marked as guesses. `workload` is an id of a
-    saved workload, an object, or its JSON text. Raises UnreadableUpload, InvalidInput, or what storage raises; nothing
-    is stored then.
+    saved workload, an object, or its JSON text. Raises InvalidInput, or what the catalogue raises for unknown names.
     """
-    content = data.read_bytes() if isinstance(data, Path) else data
-    shown_name = display_name(file_name)
-    given_tags = checked_tags(tags)
-    given_name = checked_name(name) if name is not None and name.strip() else None
-    profile_id = resolve_hardware(ctx, hardware)[0].id if hardware else None
-    model_id = resolve_model(ctx, model)[0].id if model else None
-    stated = stated_workload(ctx, workload)
-    baseline_id = checked_baseline(ctx, baseline) if baseline else None
-    digest = sha256_of(content)
-    known = _stored_already(ctx, digest)
-    if known is not None:
-        return known
-    limits = replace(
+    return Stated(
+        file_name=display_name(file_name),
+        name=checked_name(name) if name is not None and name.strip() else None,
+        tags=checked_tags(tags),
+        hardware_id=resolve_hardware(ctx, hardware)[0].id if hardware else None,
+        model_id=resolve_model(ctx, model)[0].id if model else None,
+        workload=stated_workload(ctx, workload),
+        baseline_id=checked_baseline(ctx, baseline) if baseline else None,
+        is_example=is_example,
+    )
+
+
+def upload_file(ctx: Context, data: bytes | Path | Spooled, file_name: str, **fields: Any) -> UploadOutcome:
+    """Store a file and its runs, once for the same bytes however often and by however many at a time they are sent.
+
+    `fields` are those of `stated`. Raises UnreadableUpload, InvalidInput, or what storage raises; nothing is stored
+    then. The file in `data` stays where it is, unless it is a spooled one: that is moved or discarded.
+    """
+    spooled = data if isinstance(data, Spooled) else ctx.storage.spool.copy(data)
+    try:
+        about = stated(ctx, file_name, **fields)
+        return _stored_already(ctx, spooled.sha256) or _store(
+            ctx, spooled, about, read_upload(spooled.path, about.file_name, limits_of(ctx))
+        )
+    finally:
+        spooled.discard()
+
+
+def submit_file(ctx: Context, spooled: Spooled, file_name: str, **fields: Any) -> UploadOutcome | Job:
+    """Like `upload_file`, but a large file is read in a process of its own: the answer is the job that does it."""
+    handed_over = False
+    try:
+        about = stated(ctx, file_name, **fields)
+        known = _stored_already(ctx, spooled.sha256)
+        if known is not None:
+            return known
+        if not reads_slowly(ctx, spooled):
+            return _store(ctx, spooled, about, read_upload(spooled.path, about.file_name, limits_of(ctx)))
+
+        def work(job: Job) -> None:
+            parsed = read_in_process(spooled.path, about.file_name, limits_of(ctx), job.progress)
+            job.begin_storing()
+            outcome = _store_patiently(ctx, spooled, about, parsed)
+            job.upload_id, job.created = outcome.upload.id, outcome.created
+
+        job = ctx.jobs.submit(Job(about.file_name, spooled.size), work, spooled.discard)
+        handed_over = True
+        return job
+    finally:
+        if not handed_over:
+            spooled.discard()
+
+
+def reads_slowly(ctx: Context, spooled: Spooled) -> bool:
+    """Whether reading the file would take so long or so much memory that others notice."""
+    most = ctx.settings.background_bytes
+    with spooled.path.open("rb") as file:
+        is_gzip = file.read(2) == b"\x1f\x8b"
+    if is_gzip:
+        return spooled.size > most / 8
+    return spooled.size > most or (is_zip(spooled.path) and unpacked_size(spooled.path) > most)
+
+
+def limits_of(ctx: Context) -> Limits:
+    """The settings' bounds on one file."""
+    return replace(
         DEFAULT_LIMITS,
         max_bytes=ctx.settings.max_text_bytes,
         max_stream_bytes=ctx.settings.max_stream_bytes,
+        max_items=ctx.settings.max_json_values,
+        max_members=ctx.settings.max_zip_members,
         max_runs=MAX_RUNS,
     )
-    parsed = parse_upload(content, shown_name, limits)
-    links = [_links(ctx, run, profile_id, model_id) for run in parsed.runs]
-    # The file is written before the database is locked, so that no other writer waits for the disk.
-    ctx.storage.blobs.put(content, digest)
+
+
+def outcome_of(ctx: Context, upload_id: str, created: bool) -> UploadOutcome:
+    """What an upload came to, read back. Raises NotFound where it was deleted since."""
+    with ctx.storage.read() as session:
+        upload = uploads.get(session=session, upload_id=upload_id)
+        return UploadOutcome(upload, _runs_of(session, upload.id), upload.findings, created)
+
+
+def _store_patiently(ctx: Context, spooled: Spooled, about: Stated, parsed: ParsedUpload) -> UploadOutcome:
+    """Minutes of reading are not thrown away because another writer holds the database for a moment."""
+    for _ in range(5):
+        try:
+            return _store(ctx, spooled, about, parsed)
+        except Busy:
+            continue
+    return _store(ctx, spooled, about, parsed)
+
+
+def _store(ctx: Context, spooled: Spooled, about: Stated, parsed: ParsedUpload) -> UploadOutcome:
+    """Bytes and rows together, or neither."""
+    links = [_links(ctx, run, about.hardware_id, about.model_id) for run in parsed.runs]
     try:
         with ctx.storage.write() as session:
             upload, created = uploads.add_or_get(
                 session=session,
                 blobs=ctx.storage.blobs,
-                data=content,
-                file_name=shown_name,
+                data=spooled,
+                file_name=about.file_name,
                 format=parsed.format,
                 findings=parsed.findings,
-                sha256=digest,
+                members=[asdict(member) for member in parsed.members],
             )
             if created:
                 stored = tuple(
@@ -113,23 +201,24 @@ def upload_file(
                         upload_id=upload.id,
                         position=position,
                         parsed=run,
-                        format=parsed.format,
-                        name=_run_name(given_name, parsed, run),
-                        tags=given_tags,
-                        workload_id=stated.workload_id,
-                        workload_overrides=stated.overrides,
-                        baseline_run_id=baseline_id,
-                        is_example=is_example,
+                        format=parsed.format_of(position),
+                        name=_run_name(about.name, parsed, run),
+                        tags=about.tags,
+                        workload_id=about.workload.workload_id,
+                        workload_overrides=about.workload.overrides,
+                        baseline_run_id=about.baseline_id,
+                        is_example=about.is_example,
                         **links[position],
                     )
                     for position, run in enumerate(parsed.runs)
                 )
     except BaseException:
-        with ctx.storage.read() as session:
-            uploads.remove_unused_blob(session, ctx.storage.blobs, digest)
+        if not spooled.path.exists():  # it was moved already
+            with ctx.storage.read() as session:
+                uploads.remove_unused_blob(session, ctx.storage.blobs, spooled.sha256)
         raise
     if not created:
-        known = _stored_already(ctx, digest)
+        known = _stored_already(ctx, spooled.sha256)
         if known is not None:
             return known
         raise NotFound("upload", upload.id)  # deleted by somebody else in this very moment
@@ -141,14 +230,18 @@ def _stored_already(ctx: Context, digest: str) -> UploadOutcome | None:
         upload = uploads.find_by_sha256(session=session, sha256=digest)
         if upload is None:
             return None
-        summaries = runs.runs_of_upload(session=session, upload_id=upload.id)
-        stored = tuple(runs.get_run(session=session, run_id=summary.id) for summary in summaries)
+        stored = _runs_of(session, upload.id)
     note = Finding(
         "stored-already",
         "info",
         f"The same bytes were uploaded before, as {upload.file_name!r}: these are those runs, and nothing was changed.",
     )
     return UploadOutcome(upload, stored, (*upload.findings, note), False)
+
+
+def _runs_of(session: Any, upload_id: str) -> tuple[StoredRun, ...]:
+    summaries = runs.runs_of_upload(session=session, upload_id=upload_id)
+    return tuple(runs.get_run(session=session, run_id=summary.id) for summary in summaries)
 
 
 def _links(ctx: Context, run: ParsedRun, hardware_id: str | None, model_id: str | None) -> dict[str, Any]:

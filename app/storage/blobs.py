@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.storage.errors import NotFound, StorageError
+from app.storage.spool import Spooled
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -34,14 +35,21 @@ class BlobStore:
     def path(self, sha256: str) -> Path:
         return self.root / blob_name(sha256)
 
-    def put(self, data: bytes, sha256: str | None = None) -> str:
-        """Keep `data` and return its SHA-256 (pass it if it is known already). The same bytes are written once."""
-        digest = sha256 or sha256_of(data)
+    def put(self, data: bytes | Spooled, sha256: str | None = None) -> str:
+        """Keep `data` and return its SHA-256 (pass it if it is known already). The same bytes are written once.
+
+        A spooled file is moved, not copied.
+        """
+        digest = data.sha256 if isinstance(data, Spooled) else sha256 or sha256_of(data)
         path = self.path(digest)
         try:
-            if path.is_file() and path.stat().st_size == len(data):
+            if path.is_file() and path.stat().st_size == (data.size if isinstance(data, Spooled) else len(data)):
                 return digest
             path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(data, Spooled):
+                data.move_to(path)
+                sync_folder(path.parent)
+                return digest
             temporary = path.with_name(f".{digest}.{secrets.token_hex(6)}")
             try:
                 with temporary.open("xb") as file:

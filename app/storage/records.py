@@ -81,7 +81,10 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class StoredUpload:
-    """An uploaded file. `file_name` is what the client called it: for display, never a path."""
+    """An uploaded file. `file_name` is what the client called it: for display, never a path.
+
+    `members` are the files of an archive: name, format, position of the first run and their count, or why it gave none.
+    """
 
     id: str
     sha256: str
@@ -91,6 +94,7 @@ class StoredUpload:
     format: str
     findings: tuple[Finding, ...]
     created_at: datetime
+    members: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

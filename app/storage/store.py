@@ -15,6 +15,7 @@ from app.settings import Settings
 from app.storage.blobs import BlobStore
 from app.storage.engine import create_storage_engine, read_session, write_session
 from app.storage.errors import StorageError
+from app.storage.spool import Spool
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Storage:
 
     engine: Engine
     blobs: BlobStore
+    spool: Spool
 
     def read(self) -> AbstractContextManager[Session]:
         """See `read_session`."""
@@ -34,6 +36,7 @@ class Storage:
 
     def close(self) -> None:
         """Close all connections; the last one tidies the write-ahead log away."""
+        self.spool.close()
         self.engine.dispose()
 
 
@@ -44,7 +47,7 @@ def open_storage(settings: Settings) -> Storage:
     """
     prepare_folder(settings.data_dir)
     target = settings.database_path or settings.database_url or ""
-    return Storage(create_storage_engine(target), BlobStore(settings.blob_dir))
+    return Storage(create_storage_engine(target), BlobStore(settings.blob_dir), Spool(settings.spool_dir))
 
 
 @contextmanager

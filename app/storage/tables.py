@@ -35,7 +35,7 @@ class Base(SQLModel):
 
 
 class UploadRow(Base, table=True):
-    """An uploaded file; its bytes lie beside the database, named by `sha256`."""
+    """An uploaded file; its bytes lie beside the database, named by `sha256`. `members` are the files of an archive."""
 
     __tablename__ = "uploads"
     __table_args__ = (
@@ -50,7 +50,20 @@ class UploadRow(Base, table=True):
     media_type: str | None = Field(default=None, sa_type=Text)
     format: str = Field(sa_type=Text)
     findings: list[dict[str, Any]] = Field(default_factory=list, sa_column=Column(_json(), nullable=False))
+    members: list[dict[str, Any]] | None = Field(default=None, sa_column=Column(_json(), nullable=True))
     created_at: datetime
+
+
+class MappingRow(Base, table=True):
+    """How a table with certain columns is read; `payload` has the API's shape."""
+
+    __tablename__ = "table_mappings"
+    __table_args__ = (UniqueConstraint("columns_sha256"),)
+    id: str = Field(primary_key=True, sa_type=Text)
+    columns_sha256: str = Field(sa_type=Text)
+    payload: dict[str, Any] = Field(sa_column=Column(_json(), nullable=False))
+    created_at: datetime
+    updated_at: datetime
 
 
 class WorkloadRow(Base, table=True):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy import Engine
 from sqlmodel import Session, select
 
 from app.domain.run import Finding
@@ -13,6 +16,7 @@ from app.storage.blobs import BlobStore, sha256_of
 from app.storage.engine import engine_of, write_session
 from app.storage.errors import Conflict, NotFound, translated
 from app.storage.records import StoredUpload, new_id, utc_now
+from app.storage.spool import Spool, Spooled, moved_files
 from app.storage.tables import UploadRow
 
 
@@ -20,21 +24,22 @@ def add_or_get(
     *,
     session: Session,
     blobs: BlobStore,
-    data: bytes,
+    data: bytes | Spooled,
     file_name: str,
     format: str,
     media_type: str | None = None,
     findings: tuple[Finding, ...] = (),
+    members: Sequence[Mapping[str, Any]] = (),
     sha256: str | None = None,
     now: datetime | None = None,
 ) -> tuple[StoredUpload, bool]:
     """Keep an upload; True beside it if it is new, False if these very bytes are stored already.
 
-    Two requests at the same time get the same upload: the write session's lock makes the second one wait. Call
-    `blobs.put(data)` before the session begins, so that no other writer waits for a large file to be written; here it
-    is only written again if it has been removed since.
+    Two requests at the same time get the same upload: the write session's lock makes the second one wait. A spooled
+    file is only moved here; call `blobs.put(data)` with bytes before the session begins, so that no other writer waits
+    for them to be written.
     """
-    digest = sha256 or sha256_of(data)
+    digest = data.sha256 if isinstance(data, Spooled) else sha256 or sha256_of(data)
     stored = find_by_sha256(session=session, sha256=digest)
     if stored is not None:
         blobs.put(data, digest)
@@ -42,11 +47,12 @@ def add_or_get(
     row = UploadRow(
         id=new_id(),
         sha256=digest,
-        size_bytes=len(data),
+        size_bytes=data.size if isinstance(data, Spooled) else len(data),
         file_name=file_name,
         media_type=media_type,
         format=format,
         findings=[asdict(finding) for finding in findings],
+        members=[dict(member) for member in members] or None,
         created_at=now or utc_now(),
     )
     try:
@@ -85,6 +91,20 @@ def remove_unused_blob(session: Session, blobs: BlobStore, sha256: str) -> None:
             blobs.delete(sha256)
 
 
+def recover(engine: Engine, blobs: BlobStore, spool: Spool) -> int:
+    """Remove what processes that were killed in the middle of an upload left; the number of such processes.
+
+    A file that was moved to its place without its rows being committed goes; everything that has rows stays.
+    """
+    found = 0
+    for folder in spool.left_behind():
+        found += 1
+        for digest in moved_files(folder):
+            with contextlib.suppress(NotFound), Session(engine) as session:  # NotFound: a note that is not ours
+                remove_unused_blob(session, blobs, digest)
+    return found
+
+
 def to_record(row: UploadRow) -> StoredUpload:
     return StoredUpload(
         id=row.id,
@@ -95,6 +115,7 @@ def to_record(row: UploadRow) -> StoredUpload:
         format=row.format,
         findings=tuple(finding_of(finding) for finding in row.findings),
         created_at=row.created_at,
+        members=tuple(row.members or ()),
     )
 
 

@@ -227,6 +227,11 @@
     var limit = Number(form.dataset.maxBytes || 0);
     var total = Array.from(input.files).reduce(function (sum, file) { return sum + file.size; }, 0);
     if (!input.files.length || form.dataset.sending) return;
+    var most = Number(form.dataset.maxFiles || 0);
+    if (most && input.files.length > most) {
+      problem(state, "Those are " + input.files.length + " files; at most " + most + " are accepted at once. Pack them into a zip archive, or send them in parts.");
+      return;
+    }
     if (limit && total > limit) {
       problem(state, "That is " + fileSize(total) + "; at most " + fileSize(limit) + " are accepted at once.");
       return;
@@ -330,9 +335,45 @@
     if (!form) return;
     event.preventDefault();
     var input = form.querySelector(".drop-input");
-    input.files = event.dataTransfer.files;
-    showFiles(form);
+    droppedFiles(event.dataTransfer).then(function (files) {
+      var carried = new DataTransfer();
+      files.forEach(function (file) { carried.items.add(file); });
+      input.files = carried.files;
+      showFiles(form);
+    });
   });
+
+  // Files as they were dropped, and those in dropped folders, by name. The entries must be asked for before any wait.
+  function droppedFiles(transfer) {
+    var plain = Array.from(transfer.files);
+    var entries = Array.from(transfer.items || [])
+      .map(function (item) { return item.webkitGetAsEntry ? item.webkitGetAsEntry() : null; })
+      .filter(Boolean);
+    if (!entries.some(function (entry) { return entry.isDirectory; })) return Promise.resolve(plain);
+    return Promise.all(entries.map(filesIn)).then(function (lists) { return lists.flat(); });
+  }
+
+  function filesIn(entry) {
+    return new Promise(function (resolve) {
+      if (entry.isFile) {
+        entry.file(function (file) { resolve(file.name.charAt(0) === "." ? [] : [file]); }, function () { resolve([]); });
+        return;
+      }
+      var reader = entry.createReader();
+      var found = [];
+      (function more() {
+        reader.readEntries(function (some) {
+          if (some.length) {
+            found = found.concat(some);
+            more();
+            return;
+          }
+          found.sort(function (a, b) { return a.name.localeCompare(b.name, undefined, { numeric: true }); });
+          Promise.all(found.map(filesIn)).then(function (lists) { resolve(lists.flat()); });
+        }, function () { resolve([]); });
+      })();
+    });
+  }
 
   // ---- the note on a figure ----
 

@@ -15,7 +15,7 @@ def test_defaults() -> None:
     assert settings.data_dir == Path.cwd() / "data"
     assert settings.database_path == Path.cwd() / "data" / "bytebound.sqlite3"
     assert settings.blob_dir == Path.cwd() / "data" / "blobs"
-    assert settings.max_upload_bytes == 268_435_456
+    assert settings.max_upload_bytes == 2_147_483_648
     assert (settings.public_url, settings.public_origin, settings.trusted_proxies) == (None, None, ())
     assert settings.rate_limits == RateLimits(60, 1200, 120)
     assert settings == Settings()
@@ -35,6 +35,10 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
             "BYTEBOUND_MAX_UPLOAD_BYTES": "1000",
             "BYTEBOUND_MAX_TEXT_BYTES": "100",
             "BYTEBOUND_MAX_STREAM_BYTES": "200",
+            "BYTEBOUND_MAX_JSON_VALUES": "300",
+            "BYTEBOUND_MAX_ZIP_MEMBERS": "4",
+            "BYTEBOUND_BACKGROUND_BYTES": "0",
+            "BYTEBOUND_READERS": "2",
             "BYTEBOUND_PUBLIC_URL": "https://Bench.Example.org:8443/bytebound/",
             "BYTEBOUND_TRUSTED_PROXIES": "10.1.2.3/8, ::1",
             "BYTEBOUND_UPLOADS_PER_MINUTE": "1",
@@ -50,6 +54,10 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
         max_upload_bytes=1000,
         max_text_bytes=100,
         max_stream_bytes=200,
+        max_json_values=300,
+        max_zip_members=4,
+        background_bytes=0,
+        readers=2,
         public_url="https://bench.example.org:8443/bytebound",
         trusted_proxies=("10.0.0.0/8", "::1/128"),
         rate_limits=RateLimits(1, 0, 3),

@@ -9,6 +9,7 @@ from app.web.routes.api_communication import router as api_communication_router
 from app.web.routes.api_comparisons import router as api_comparisons_router
 from app.web.routes.api_docs import router as api_docs_router
 from app.web.routes.api_estimates import router as api_estimates_router
+from app.web.routes.api_jobs import router as api_jobs_router
 from app.web.routes.api_moe import router as api_moe_router
 from app.web.routes.api_runs import router as api_runs_router
 from app.web.routes.api_techniques import router as api_techniques_router
@@ -18,6 +19,7 @@ from app.web.routes.explore import router as explore_router
 from app.web.routes.fidelity import router as fidelity_router
 from app.web.routes.hardware import router as hardware_router
 from app.web.routes.home import router as home_router
+from app.web.routes.jobs import router as jobs_router
 from app.web.routes.kv import router as kv_router
 from app.web.routes.library import router as library_router
 from app.web.routes.memory import router as memory_router
@@ -37,6 +39,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     memory_router,
     moe_router,
     runs_router,
+    jobs_router,
     hardware_router,
     model_import_router,  # before models_router: /models/new is no model's id
     models_router,
@@ -51,6 +54,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     api_catalog_router,
     api_techniques_router,
     api_runs_router,
+    api_jobs_router,
     comparisons_router,
     shares_router,
     api_comparisons_router,

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 
 from app.importers.base import UnreadableUpload
 from app.services import runs
 from app.services.context import Context
+from app.services.jobs import Job
 from app.services.runs import CheckRequest, RunPatch, RunQuery
-from app.services.upload_run import upload_file
+from app.services.upload_run import submit_file
+from app.storage.errors import Busy
 from app.web import errors
 from app.web.deps import Ctx
 from app.web.errors import FiniteJSONResponse
+from app.web.routes.api_jobs import JobAnswer, Loose, job_json, refusal
 from app.web.uploads import ReceivedFile, attachment, received
 
 router = APIRouter(prefix="/api/v1")
@@ -46,10 +48,6 @@ _UPLOAD_BODY: dict[str, Any] = {
         },
     }
 }
-
-
-class Loose(BaseModel):
-    model_config = ConfigDict(extra="allow")
 
 
 class RunAnswer(Loose):
@@ -96,31 +94,39 @@ class CheckAnswer(Loose):
     status_code=201,
     response_model=UploadAnswer,
     openapi_extra=_UPLOAD_BODY,
-    responses={200: {"description": "These bytes were stored already", "model": UploadAnswer}},
+    responses={
+        200: {"description": "These bytes were stored already", "model": UploadAnswer},
+        202: {"description": "The file is large and being read: ask for the job", "model": JobAnswer},
+    },
 )
 async def post_runs(request: Request, ctx: Ctx) -> Response:
     """Send benchmark files as the form field `file`, or one as the body itself with `?filename=`.
 
     The format is found from the content. Device and model are guessed from what the file says unless given. The same
-    bytes again answer 200 with the runs that are there. Several files are answered one by one under `items`; files
-    that cannot be read do not stop the others.
+    bytes again answer 200 with the runs that are there. A large file answers 202 with a job that reads it. Of a zip
+    archive every file is read; `members` says what each came to. Several files are answered one by one under `items`,
+    in order; files that cannot be read do not stop the others.
     """
-    found = await received(request)
-    fields = dict(found.fields)
-    if len(found.files) == 1:
-        status, answer = await run_in_threadpool(_store, ctx, found.files[0], fields)
-        headers = {"Location": f"/api/v1/runs/{answer['runs'][0]['id']}"} if answer["runs"] else {}
-        return FiniteJSONResponse(answer, status_code=status, headers=headers)
-    items = []
-    for file in found.files:
-        try:
-            status, answer = await run_in_threadpool(_store, ctx, file, fields)
-            items.append({"status": status, **answer})
-        except UnreadableUpload as error:
-            items.append({"file_name": file.name[:200], **refusal(request, error)})
+    async with received(request, ctx) as found:
+        fields = dict(found.fields)
+        if len(found.files) == 1:
+            status, answer = await run_in_threadpool(_store, request, ctx, found.files[0], fields)
+            return FiniteJSONResponse(answer, status_code=status, headers=_location(status, answer))
+        items = []
+        for file in found.files:
+            try:
+                status, answer = await run_in_threadpool(_store, request, ctx, file, fields)
+                items.append({"status": status, **answer})
+            except (UnreadableUpload, Busy) as error:
+                items.append({"file_name": file.name[:200], **refusal(request, error)})
     statuses = {item["status"] for item in items}
-    overall = 201 if 201 in statuses else 200 if 200 in statuses else 422
-    body: dict[str, Any] = {"items": items}
+    overall = next((status for status in (201, 202, 200) if status in statuses), 422)
+    counts = {
+        "stored": sum(item["status"] == 201 for item in items),
+        "stored_before": sum(item["status"] == 200 for item in items),
+        "being_read": sum(item["status"] == 202 for item in items),
+    }
+    body: dict[str, Any] = {"items": items, "summary": {**counts, "refused": len(items) - sum(counts.values())}}
     if overall == 422:
         kind = errors.KINDS["unreadable-upload"]
         detail = f"None of the {len(items)} files can be read; `items` says why."
@@ -129,19 +135,17 @@ async def post_runs(request: Request, ctx: Ctx) -> Response:
     return FiniteJSONResponse(body, status_code=overall)
 
 
-def _store(ctx: Context, file: ReceivedFile, fields: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    outcome = upload_file(ctx, file.data, file.name, **fields)
+def _store(request: Request, ctx: Context, file: ReceivedFile, fields: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    outcome = submit_file(ctx, file.take(), file.name, **fields)
+    if isinstance(outcome, Job):
+        return 202, job_json(request, ctx, outcome)
     return (201 if outcome.created else 200), runs.outcome_json(ctx, outcome)
 
 
-def refusal(request: Request, error: UnreadableUpload) -> dict[str, Any]:
-    """Why a file was refused, with the members of a problem document."""
-    found = errors.problem_of(request, error)
-    assert found is not None
-    answer: dict[str, Any] = {"status": found.status_code, "title": found.kind.title, "detail": found.detail}
-    if found.errors:
-        answer["errors"] = [{"loc": list(loc), "msg": message} for loc, message in found.errors[: errors.MAX_ERRORS]]
-    return answer | dict(found.extra)
+def _location(status: int, answer: dict[str, Any]) -> dict[str, str]:
+    if status == 202:
+        return {"Location": f"/api/v1/jobs/{answer['job']}"}
+    return {"Location": f"/api/v1/runs/{answer['runs'][0]['id']}"} if answer["runs"] else {}
 
 
 @router.get("/runs", tags=["runs"], summary="List runs", response_model=RunListAnswer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from app.charts.kv import length_spread
 from app.charts.run_gap import run_gap
 from app.charts.run_series import SeriesPoint, run_series
-from app.domain.errors import InvalidInput
+from app.domain.errors import DomainError, InvalidInput
 from app.domain.precision import PRECISIONS
 from app.domain.run import STATS, Metric, ParsedRun
 from app.domain.run_analysis import WHAT_WORDS, BoundRow, share_text
@@ -24,13 +24,15 @@ from app.importers.registry import IMPORTERS
 from app.services import runs
 from app.services.context import Context
 from app.services.examples import remove_examples
+from app.services.jobs import Job
 from app.services.run_lengths import length_summaries, lengths_of_run
 from app.services.run_sweep import Sweep, sweeps_of
 from app.services.runs import RunPatch, RunQuery, RunView
-from app.services.upload_run import UploadOutcome, upload_file
+from app.services.upload_run import UploadOutcome, submit_file
+from app.storage.errors import Busy, StorageError
 from app.web import formatting, rendering
 from app.web.deps import Ctx
-from app.web.uploads import ReceivedFile, attachment, received
+from app.web.uploads import MAX_FILES, ReceivedFile, attachment, received
 
 router = APIRouter(include_in_schema=False)
 
@@ -176,9 +178,12 @@ def _list_page(request: Request, ctx: Context, status: int = 200, **more: Any) -
         "next_url": rendering.query("/runs", **chosen, cursor=page.next) if page.next else "",
         "first_url": rendering.query("/runs", **chosen) if cursor else "",
         "max_upload": ctx.settings.max_upload_bytes,
+        "max_files": MAX_FILES,
         "formats": [importer.title for importer in IMPORTERS],
         "base": ctx.settings.public_url or str(request.base_url).rstrip("/"),
         "answers": (),
+        "summary": "",
+        "jobs": [FileAnswer(job.file_name, job=job) for job in ctx.jobs.unfinished()],
         **more,
     }
     return rendering.page(request, "runs.html", context, status, part="runs_list.html")
@@ -215,39 +220,78 @@ _HEADLINES: tuple[tuple[str, str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class FileAnswer:
-    """What one file of an upload came to, for the page."""
+    """What one file of an upload came to, for the page: runs, a refusal, another problem, or a job that reads it."""
 
     name: str
-    outcome: UploadOutcome | None
-    refusal: UnreadableUpload | None
+    outcome: UploadOutcome | None = None
+    refusal: UnreadableUpload | None = None
+    problem: str = ""
+    job: Job | None = None
+
+    @property
+    def is_read(self) -> bool:
+        return self.outcome is not None
+
+    @property
+    def is_refused(self) -> bool:
+        return self.refusal is not None or bool(self.problem)
 
 
 @router.post("/runs")
 async def upload(request: Request, ctx: Ctx) -> Response:
     """One readable file leads to its run; several, or one that cannot be read, are answered one by one."""
-    found = await received(request)
     answers = []
-    for file in found.files:
-        answers.append(await run_in_threadpool(_stored, ctx, file, dict(found.fields)))
-    only = answers[0].outcome if len(answers) == 1 else None
-    if only is not None and only.runs:
-        return _redirect(request, f"/runs/{only.runs[0].id}" + ("" if only.created else "?again=1"))
-    readable = any(answer.outcome is not None for answer in answers)
-    context = {"answers": answers, "formats": [importer.title for importer in IMPORTERS]}
+    async with received(request, ctx) as found:
+        for file in found.files:
+            answers.append(await run_in_threadpool(_stored, ctx, file, dict(found.fields)))
+    only = answers[0] if len(answers) == 1 else None
+    if only is not None and only.outcome is not None and only.outcome.runs and not only.outcome.upload.members:
+        return redirect(request, f"/runs/{only.outcome.runs[0].id}" + ("" if only.outcome.created else "?again=1"))
+    if only is not None and only.job is not None:
+        return redirect(request, f"/jobs/{only.job.id}")
+    status = 422 if all(answer.is_refused for answer in answers) else 200
+    context = {"answers": answers, "summary": summary_of(answers)}
     if rendering.wants_fragment(request):
-        return rendering.fragment(request, "runs_answers.html", context, 200 if readable else 422)
-    return await run_in_threadpool(_list_page, request, ctx, 200 if readable else 422, answers=answers)
+        return rendering.fragment(request, "runs_answers.html", context, status)
+    return await run_in_threadpool(_list_page, request, ctx, status, **context)
 
 
 def _stored(ctx: Context, file: ReceivedFile, fields: dict[str, Any]) -> FileAnswer:
     name = file.name.replace("\\", "/").rsplit("/", 1)[-1][:120]
     try:
-        return FileAnswer(name, upload_file(ctx, file.data, file.name, **fields), None)
-    except UnreadableUpload as error:
-        return FileAnswer(name, None, error)
+        outcome = submit_file(ctx, file.take(), file.name, **fields)
+    except (UnreadableUpload, Busy) as error:
+        return answer_of_error(name, error)
+    return FileAnswer(name, job=outcome) if isinstance(outcome, Job) else FileAnswer(name, outcome)
 
 
-def _redirect(request: Request, url: str) -> Response:
+def answer_of_error(name: str, error: Exception, job: Job | None = None) -> FileAnswer:
+    """A file that came to nothing, with the reason."""
+    if isinstance(error, UnreadableUpload):
+        return FileAnswer(name, refusal=error, job=job)
+    known = isinstance(error, (StorageError, DomainError))
+    return FileAnswer(name, problem=f"{error}." if known else "The server met a fault of its own.", job=job)
+
+
+def summary_of(answers: Sequence[FileAnswer]) -> str:
+    """One sentence on several files; nothing for one."""
+    if len(answers) < 2:
+        return ""
+    new = sum(answer.outcome is not None and answer.outcome.created for answer in answers)
+    before = sum(answer.is_read for answer in answers) - new
+    refused = sum(answer.is_refused for answer in answers)
+    reading = len(answers) - new - before - refused
+    runs_made = sum(len(a.outcome.runs) for a in answers if a.outcome is not None and a.outcome.created)
+    counts = (
+        (new, f"read, with {formatting.count(runs_made, 'run')}"),
+        (before, "stored before"),
+        (reading, "being read"),
+        (refused, "refused"),
+    )
+    return f"{len(answers)} files: " + ", ".join(f"{number} {words}" for number, words in counts if number) + "."
+
+
+def redirect(request: Request, url: str) -> Response:
     """A 303 for browsers; htmx and the drop zone are told in a header, so that they load the page themselves."""
     if rendering.wants_fragment(request):
         return Response(status_code=200, headers={"HX-Redirect": url, "Vary": rendering.VARY})
@@ -258,7 +302,7 @@ def _redirect(request: Request, url: str) -> Response:
 def remove_example_runs(request: Request, ctx: Ctx, back: Literal["/", "/runs"] = "/runs") -> Response:
     """`back` names the page that the button stood on."""
     remove_examples(ctx)
-    return _redirect(request, back)
+    return redirect(request, back)
 
 
 # ---- one run --------------------------------------------------------------------------------------------------------
@@ -286,7 +330,7 @@ def confirm_delete(request: Request, ctx: Ctx, run_id: str) -> HTMLResponse:
 @router.post("/runs/{run_id}/delete")
 def delete(request: Request, ctx: Ctx, run_id: str) -> Response:
     runs.delete_run(ctx, run_id)
-    return _redirect(request, "/runs")
+    return redirect(request, "/runs")
 
 
 @router.post("/runs/{run_id}")
@@ -426,6 +470,7 @@ def _run_context(
         "partial": partial,
         "view": view,
         "run": run,
+        "member": runs.member_name(run),
         "parsed": parsed,
         "main": main,
         "values": values | dict(typed or {}),
