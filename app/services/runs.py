@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,6 +17,9 @@ from app.catalog.calibration import load_calibration
 from app.catalog.names import AmbiguousName, UnknownName
 from app.domain.errors import InvalidInput
 from app.domain.hardware import HardwareProfile
+from app.domain.lint import ANALYSIS_CHECKS, CHECKS, lint
+from app.domain.lint_facts import FACTS, STATABLE, Fact, missing
+from app.domain.lint_subject import Subject
 from app.domain.model import ModelSpec
 from app.domain.run import (
     HIGHER_IS_BETTER,
@@ -27,8 +31,11 @@ from app.domain.run import (
     ParsedRun,
 )
 from app.domain.run_analysis import BoundRow, MeasuredAgainstBound, analyse_run
+from app.domain.series import Series, series_of
+from app.importers.reading import clean
 from app.services.context import Context
 from app.services.contracts import Contract, WorkloadBody
+from app.services.links import Kind, LinkBasis, basis_of, learn
 from app.services.references import own_hardware, own_model, own_names, resolve_hardware, resolve_model
 from app.services.upload_run import (
     UploadOutcome,
@@ -36,9 +43,10 @@ from app.services.upload_run import (
     checked_name,
     checked_overrides,
     checked_tags,
+    merged_fields,
     stated_workload,
 )
-from app.storage import runs, workloads
+from app.storage import runs
 from app.storage.errors import InvalidQuery, NotFound
 from app.storage.records import (
     UNSET,
@@ -52,6 +60,8 @@ from app.storage.records import (
 )
 
 MAX_NOTES = 10_000
+MAX_SERIES = 120
+MAX_FACT = 300
 MOST_WHOLE_RUNS = 200
 SEVERITIES = ("error", "warning", "info")
 
@@ -171,6 +181,9 @@ class RunView:
     not_reported: tuple[str, ...]
     siblings: tuple[RunSummary, ...]
     baseline: RunSummary | None
+    missing: tuple[Fact, ...]
+    series: Series
+    bases: Mapping[str, LinkBasis]
 
     @property
     def against_baseline(self) -> tuple[BaselineRow, ...]:
@@ -213,11 +226,12 @@ def view_of(
     """The view of a run that is read already."""
     hardware, model, lost = linked(ctx, run)
     stated = stated_fields(ctx, run)
-    analysis = analyse_run(run.parsed, hardware, model, stated, load_calibration())
+    analysis = analyse_run(run.parsed, hardware, model, stated, load_calibration(), evidence_of(run))
+    subject = Subject(run.parsed, hardware, model, stated, run.facts, analysis)
     findings = sorted(
-        (*analysis.findings, *lost, *run.parsed.findings, *run.upload.findings),
-        key=lambda finding: SEVERITIES.index(finding.severity),
+        (*lint(subject), *lost, *run.upload.findings), key=lambda finding: SEVERITIES.index(finding.severity)
     )
+    w = run.parsed.workload
     return RunView(
         run=run,
         hardware=hardware,
@@ -229,6 +243,12 @@ def view_of(
         not_reported=_not_reported(run.parsed),
         siblings=tuple(siblings),
         baseline=baseline,
+        missing=missing(subject),
+        series=series_of_run(ctx, run),
+        bases={
+            "hardware": basis_of(ctx, "hardware", run.hardware_hint, run.hardware_id, run.hardware_is_guess),
+            "model": basis_of(ctx, "model", run.model_hint, run.model_id, run.model_is_guess, w.parameters),
+        },
     )
 
 
@@ -256,16 +276,26 @@ def _lost(field: str, id_: str) -> Finding:
 
 def stated_fields(ctx: Context, run: StoredRun) -> dict[str, Any]:
     """Workload fields that people state: those of the saved workload, and the run's own over them."""
-    base: dict[str, Any] = {}
-    if run.workload_id is not None:
-        with ctx.storage.read() as session:
-            saved = workloads.find(session=session, entry_id=run.workload_id)
-        base = dict(saved.payload) if saved is not None else {}
-    stated = dict(run.workload_overrides)
-    for nested in ("dtypes", "parallel"):
-        if nested in base or nested in stated:
-            stated[nested] = {**dict(base.get(nested) or {}), **dict(stated.get(nested) or {})}
-    return {**base, **stated}
+    return merged_fields(ctx, run.workload_id, run.workload_overrides)
+
+
+def series_of_run(ctx: Context, run: StoredRun) -> Series:
+    """The series that a run belongs to, by what is linked and stated now."""
+    return series_of(
+        run.parsed,
+        name=run.name,
+        format=run.format,
+        hardware=run.hardware_id,
+        model=run.model_id,
+        stated=stated_fields(ctx, run),
+        tags=run.tags,
+        series_name=run.series_name,
+    )
+
+
+def evidence_of(run: StoredRun) -> dict[str, float]:
+    """Facts that people added and that are numbers: shares of a step, as a file's own evidence."""
+    return {key: float(value) for key, value in run.facts.items() if isinstance(value, (int, float))}
 
 
 def grouped_metrics(metrics: Sequence[Metric]) -> tuple[tuple[str, tuple[MetricRow, ...]], ...]:
@@ -462,7 +492,9 @@ class RunPatch(Contract):
     """What may be changed of a run; fields left out stay. null unlinks, and takes back what was stated.
 
     `workload` as an object replaces the stated fields, which go over those of a linked saved workload; as text it links
-    a saved one; null drops both. `parallel` changes only the layout.
+    a saved one; null drops both. `parallel` changes only the layout. `facts` adds what no file carries, by the keys
+    that `missing` names; null takes one back. `series` puts the run into a series by that name. A link that is changed
+    is remembered for files of the same wording, unless `remember` is false.
     """
 
     name: str | None = None
@@ -474,6 +506,9 @@ class RunPatch(Contract):
     notes: Annotated[str, Field(max_length=MAX_NOTES)] | None = None
     baseline: str | None = None
     is_baseline: bool | None = None
+    facts: Annotated[dict[str, str | float | None], Field(max_length=100)] | None = None
+    series: Annotated[str, Field(max_length=MAX_SERIES)] | None = None
+    remember: bool = True
 
 
 def update_run(ctx: Context, run_id: str, patch: RunPatch) -> RunView:
@@ -503,16 +538,76 @@ def update_run(ctx: Context, run_id: str, patch: RunPatch) -> RunView:
         changes["workload_overrides"] = dict(stated.overrides or {})
         if not isinstance(patch.workload, dict):
             changes["workload_id"] = stated.workload_id
+    if "series" in given:
+        changes["series_name"] = checked_series(patch.series)
     with ctx.storage.write() as session:
+        current = runs.get_run(session=session, run_id=run_id)
+        if "facts" in given:
+            changes["facts"] = _checked_facts(current.facts, patch.facts or {})
         if "parallel" in given:
-            current = runs.get_run(session=session, run_id=run_id)
             overrides = dict(changes.get("workload_overrides", current.workload_overrides))
             overrides.pop("parallel", None)
             if patch.parallel:
                 overrides["parallel"] = _checked_parallel(patch.parallel)
             changes["workload_overrides"] = overrides
-        runs.update_run(session=session, run_id=run_id, changes=RunChanges(**{**_unset(), **changes}))
+        changed = runs.update_run(session=session, run_id=run_id, changes=RunChanges(**{**_unset(), **changes}))
+        links: tuple[tuple[Kind, str | None, str | None, str | None], ...] = (
+            ("hardware", current.hardware_id, changed.hardware_id, changed.hardware_hint),
+            ("model", current.model_id, changed.model_id, changed.model_hint),
+        )
+        for kind, before, now, hint in links:
+            if patch.remember and now is not None and now != before and f"{kind}_id" in changes:
+                learn(ctx, session, kind, hint, now, changed.parsed.workload.parameters)
+        _set_series(ctx, session, changed)
     return get_view(ctx, run_id)
+
+
+def _set_series(ctx: Context, session: Any, run: StoredRun) -> None:
+    """Keep the series of a run in step with what is linked and stated."""
+    key = series_of_run(ctx, run).key
+    if key != run.series_key:
+        changes = RunChanges(**{**_unset(), "series_key": key})
+        runs.update_run(session=session, run_id=run.id, changes=changes)
+
+
+def checked_series(text: str | None) -> str | None:
+    """A series name as it will be stored; nothing for an empty one."""
+    plain = (text or "").strip()
+    if clean(plain, MAX_SERIES) != plain:
+        raise InvalidInput(("series",), "holds control or direction characters: type it anew")
+    return plain or None
+
+
+def _checked_facts(current: Mapping[str, Any], given: Mapping[str, str | float | None]) -> dict[str, Any]:
+    """The facts after a change. Raises InvalidInput at `facts` for an unknown one or a number out of its range."""
+    known = {fact.key: fact for fact in STATABLE}
+    facts = dict(current)
+    for key, value in given.items():
+        fact = known.get(key)
+        if fact is None:
+            raise InvalidInput(("facts", key[:80]), f"unknown: the facts of a run are {', '.join(sorted(known))}")
+        if value is None or value == "":
+            facts.pop(key, None)
+            continue
+        if fact.kind == "text":
+            text = clean(str(value), MAX_FACT)
+            facts[key] = text
+            continue
+        facts[key] = _checked_number(fact, value)
+    return facts
+
+
+def _checked_number(fact: Fact, value: str | float) -> float:
+    try:
+        number = float(value.strip().replace(",", ".").removesuffix("%")) if isinstance(value, str) else float(value)
+    except ValueError:
+        raise InvalidInput(("facts", fact.key), f"{str(value)[:30]!r} is not a number") from None
+    if isinstance(value, str) and value.strip().endswith("%"):
+        number /= 100
+    most = 1.0 if fact.kind == "share" else 1e9
+    if not math.isfinite(number) or not 0 <= number <= most:
+        raise InvalidInput(("facts", fact.key), f"must lie between 0 and {most:g}")
+    return number
 
 
 def copy_to_file(ctx: Context, run_id: str) -> int:
@@ -535,7 +630,7 @@ def copy_to_file(ctx: Context, run_id: str) -> int:
                 model_is_guess=run.model_is_guess,
                 workload_overrides={**own, **shared},
             )
-            runs.update_run(session=session, run_id=other, changes=changes)
+            _set_series(ctx, session, runs.update_run(session=session, run_id=other, changes=changes))
     return len(others)
 
 
@@ -567,11 +662,19 @@ def run_json(view: RunView) -> dict[str, Any]:
         **summary_json(run),
         "metrics": metrics,
         "workload": _workload_json(view),
-        "hardware": _link_json(run.hardware_id, view.hardware, run.hardware_hint, run.hardware_is_guess),
-        "model": _link_json(run.model_id, view.model, run.model_hint, run.model_is_guess),
+        "hardware": _link_json(
+            run.hardware_id, view.hardware, run.hardware_hint, run.hardware_is_guess, view, "hardware"
+        ),
+        "model": _link_json(run.model_id, view.model, run.model_hint, run.model_is_guess, view, "model"),
         "parallel": view.parallel,
         "software": dict(parsed.software),
         "series": dict(parsed.series),
+        "history": {"key": view.series.key, "label": view.series.label, "name": run.series_name},
+        "facts": dict(run.facts),
+        "missing": [
+            {"fact": fact.key, "label": fact.label, "stops": fact.stops, "add_by": _ADD_BY[fact.form]}
+            for fact in view.missing
+        ],
         "evidence": dict(parsed.evidence),
         "notes": parsed.notes,
         "not_reported": list(view.not_reported),
@@ -591,6 +694,9 @@ def run_json(view: RunView) -> dict[str, Any]:
     if main is not None:
         answer["efficiency"] = {"of_bound": main.of_bound, "mfu": main.mfu, "hfu": main.hfu, "mbu": main.mbu}
     return answer
+
+
+_ADD_BY: Mapping[str, str | None] = {"links": "PATCH hardware, model, workload", "facts": "PATCH facts", "": None}
 
 
 def summary_json(run: RunSummary) -> dict[str, Any]:
@@ -677,6 +783,30 @@ def finding_json(finding: Finding) -> dict[str, Any]:
     if finding.technique is None:
         del shown["technique"]
     return shown
+
+
+def lint_table() -> dict[str, Any]:
+    """The lint as a table: its checks, and the facts that a file may lack."""
+    checks = [
+        {
+            "id": check.id,
+            "rule": check.rule,
+            "severity": check.severity,
+            "title": check.title,
+            "fields": list(check.needs),
+            "technique": check.technique,
+        }
+        for check in CHECKS
+    ]
+    checks += [
+        {"id": id_, "rule": rule, "severity": severity, "title": title, "fields": ["bound"], "technique": None}
+        for id_, rule, severity, title in ANALYSIS_CHECKS
+    ]
+    facts = [
+        {"id": fact.key, "rule": fact.rule, "label": fact.label, "stops": fact.stops, "add_by": _ADD_BY[fact.form]}
+        for fact in FACTS
+    ]
+    return {"checks": checks, "facts": facts}
 
 
 def bound_json(analysis: MeasuredAgainstBound) -> dict[str, Any]:
@@ -800,10 +930,21 @@ def _workload_json(view: RunView) -> dict[str, Any]:
     return shown
 
 
-def _link_json(id_: str | None, thing: Any, hint: str | None, is_guess: bool) -> dict[str, Any] | None:
+def _link_json(
+    id_: str | None, thing: Any, hint: str | None, is_guess: bool, view: RunView, kind: str
+) -> dict[str, Any] | None:
     if id_ is None and hint is None:
         return None
-    return {"id": id_, "name": thing.name if thing is not None else None, "hint": hint, "is_guess": is_guess}
+    basis = view.bases[kind]
+    return {
+        "id": id_,
+        "name": thing.name if thing is not None else None,
+        "hint": hint,
+        "is_guess": is_guess,
+        "basis": basis.kind,
+        "basis_text": basis.text,
+        "remembered": None if basis.remembered is None else basis.remembered.id,
+    }
 
 
 # --- the gate ------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from app.domain.errors import InvalidInput
 from app.domain.run import Finding, ParsedRun
+from app.domain.series import series_of
 from app.importers.archive import is_zip, unpacked_size
 from app.importers.base import ParsedUpload
 from app.importers.process import read_in_process
@@ -21,6 +22,7 @@ from app.importers.uploaded import read_upload
 from app.services.context import Context
 from app.services.contracts import WorkloadBody
 from app.services.jobs import Job
+from app.services.links import link_for
 from app.services.references import resolve_hardware, resolve_model
 from app.storage import runs, uploads, workloads
 from app.storage.errors import Busy, NotFound
@@ -54,6 +56,10 @@ class StatedWorkload:
 
     workload_id: str | None = None
     overrides: Mapping[str, Any] | None = None
+
+    def fields(self, ctx: Context) -> dict[str, Any]:
+        """All fields that are stated: those of the saved workload, and the given ones over them."""
+        return merged_fields(ctx, self.workload_id, self.overrides or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +189,20 @@ def _store_patiently(ctx: Context, spooled: Spooled, about: Stated, parsed: Pars
 def _store(ctx: Context, spooled: Spooled, about: Stated, parsed: ParsedUpload) -> UploadOutcome:
     """Bytes and rows together, or neither."""
     links = [_links(ctx, run, about.hardware_id, about.model_id) for run in parsed.runs]
+    named = [_run_name(about.name, parsed, run) for run in parsed.runs]
+    told = about.workload.fields(ctx)
+    series = [
+        series_of(
+            run,
+            name=named[place],
+            format=parsed.format_of(place),
+            hardware=links[place]["hardware_id"],
+            model=links[place]["model_id"],
+            stated=told,
+            tags=about.tags,
+        ).key
+        for place, run in enumerate(parsed.runs)
+    ]
     try:
         with ctx.storage.write() as session:
             upload, created = uploads.add_or_get(
@@ -202,12 +222,13 @@ def _store(ctx: Context, spooled: Spooled, about: Stated, parsed: ParsedUpload) 
                         position=position,
                         parsed=run,
                         format=parsed.format_of(position),
-                        name=_run_name(about.name, parsed, run),
+                        name=named[position],
                         tags=about.tags,
                         workload_id=about.workload.workload_id,
                         workload_overrides=about.workload.overrides,
                         baseline_run_id=about.baseline_id,
                         is_example=about.is_example,
+                        series_key=series[position],
                         **links[position],
                     )
                     for position, run in enumerate(parsed.runs)
@@ -246,13 +267,25 @@ def _runs_of(session: Any, upload_id: str) -> tuple[StoredRun, ...]:
 
 def _links(ctx: Context, run: ParsedRun, hardware_id: str | None, model_id: str | None) -> dict[str, Any]:
     links: dict[str, Any] = {"hardware_id": hardware_id, "model_id": model_id}
-    if hardware_id is None and run.hardware_hint:
-        guess = ctx.catalog.guess_hardware(run.hardware_hint)
-        links |= {"hardware_id": guess.id, "hardware_is_guess": True} if guess is not None else {}
-    if model_id is None and run.model_hint:
-        guess = ctx.catalog.guess_model(run.model_hint, run.workload.parameters)
-        links |= {"model_id": guess.id, "model_is_guess": True} if guess is not None else {}
+    if hardware_id is None:
+        links["hardware_id"], links["hardware_is_guess"] = link_for(ctx, "hardware", run.hardware_hint)
+    if model_id is None:
+        links["model_id"], links["model_is_guess"] = link_for(ctx, "model", run.model_hint, run.workload.parameters)
     return links
+
+
+def merged_fields(ctx: Context, workload_id: str | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Workload fields that people state: those of a saved workload, and a run's own over them."""
+    base: dict[str, Any] = {}
+    if workload_id is not None:
+        with ctx.storage.read() as session:
+            saved = workloads.find(session=session, entry_id=workload_id)
+        base = dict(saved.payload) if saved is not None else {}
+    stated = dict(overrides)
+    for nested in ("dtypes", "parallel"):
+        if nested in base or nested in stated:
+            stated[nested] = {**dict(base.get(nested) or {}), **dict(stated.get(nested) or {})}
+    return {**base, **stated}
 
 
 def _run_name(given: str | None, parsed: ParsedUpload, run: ParsedRun) -> str:

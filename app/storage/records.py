@@ -124,18 +124,22 @@ class RunSummary:
     is_baseline: bool
     baseline_run_id: str | None
     headline: Mapping[str, float]
+    series_key: str | None
+    series_name: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRun(RunSummary):
     """A whole run: `parsed` as the importer read it (with the current name), and what people stated since.
 
-    `workload_overrides` are fields of the API's workload object that a person entered over the file's own.
+    `workload_overrides` are fields of the API's workload object that a person entered over the file's own, `facts` what
+    people added that no file carries (keys of the lint's facts).
     """
 
     parsed: ParsedRun
     workload_overrides: Mapping[str, Any]
     upload: StoredUpload
+    facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +175,30 @@ class RunChanges:
     baseline_run_id: str | Unset | None = UNSET
     workload_overrides: Mapping[str, Any] | Unset = UNSET
     notes: str | Unset | None = UNSET
+    facts: Mapping[str, Any] | Unset = UNSET
+    series_name: str | Unset | None = UNSET
+    series_key: str | Unset | None = UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedLink:
+    """A wording of files (`hint`) and the id that it stands for. `kind` is hardware or model."""
+
+    id: str
+    kind: str
+    hint: str
+    target_id: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesCount:
+    """A series with how many runs it has, when the newest was added, and its newest run."""
+
+    key: str
+    runs: int
+    newest_at: datetime
+    newest: RunSummary
 
 
 @dataclass(frozen=True, slots=True)

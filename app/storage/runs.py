@@ -26,6 +26,7 @@ from app.storage.records import (
     RunFacets,
     RunFilter,
     RunSummary,
+    SeriesCount,
     StoredRun,
     Unset,
     headline_of,
@@ -61,6 +62,8 @@ def add_run(
     is_baseline: bool = False,
     baseline_run_id: str | None = None,
     workload_overrides: Mapping[str, Any] | None = None,
+    series_key: str | None = None,
+    series_name: str | None = None,
     now: datetime | None = None,
 ) -> StoredRun:
     """Store one run of an upload; `position` counts the file's runs from 0. `name` replaces the file's own."""
@@ -88,6 +91,8 @@ def add_run(
         is_baseline=is_baseline,
         baseline_run_id=baseline_run_id,
         summary=headline_of(parsed.metrics),
+        series_key=series_key,
+        series_name=series_name,
     )
     details = RunDetailsRow(
         run_id=row.id,
@@ -217,6 +222,8 @@ def update_run(*, session: Session, run_id: str, changes: RunChanges) -> StoredR
         given["tags"] = _tags(given["tags"])
     if "workload_overrides" in given:
         details.workload_overrides = dict(given.pop("workload_overrides"))
+    if "facts" in given:
+        details.facts = dict(given.pop("facts"))
     if "notes" in given:
         details.notes = given.pop("notes")
     for name, value in given.items():
@@ -227,6 +234,44 @@ def update_run(*, session: Session, run_id: str, changes: RunChanges) -> StoredR
         session.flush()
         search.index_run(session, row, file_name=upload.file_name, notes=details.notes)
     return _whole(row, details, upload)
+
+
+def runs_of_series(*, session: Session, key: str, limit: int = 500) -> tuple[RunSummary, ...]:
+    """The newest runs of a series, oldest first."""
+    newest_first = (col(RunRow.created_at).desc(), col(RunRow.seq).desc())
+    rows = session.exec(select(RunRow).where(RunRow.series_key == key).order_by(*newest_first).limit(limit)).all()
+    return tuple(_summary(row) for row in reversed(rows))
+
+
+def list_series(*, session: Session, limit: int, offset: int = 0) -> tuple[tuple[SeriesCount, ...], int]:
+    """Series by their newest run, the newest first, and how many there are; a run alone is no series."""
+    counted: Any = (
+        sql_select(
+            col(RunRow.series_key).label("key"),
+            func.count().label("number"),
+            func.max(RunRow.created_at).label("newest_at"),
+            func.max(RunRow.seq).label("newest"),
+        )
+        .where(col(RunRow.series_key).is_not(None))
+        .group_by(col(RunRow.series_key))
+        .having(func.count() > 1)
+    )
+    total = int(session.execute(sql_select(func.count()).select_from(counted.subquery())).scalar_one())
+    inner = counted.subquery()
+    rows = session.execute(
+        sql_select(inner.c.key, inner.c.number, inner.c.newest_at, RunRow)
+        .join(RunRow, col(RunRow.seq) == inner.c.newest)
+        .order_by(inner.c.newest_at.desc(), inner.c.newest.desc())
+        .limit(limit)
+        .offset(offset)
+    )
+    return tuple(SeriesCount(row[0], row[1], row[2], _summary(row[3])) for row in rows), total
+
+
+def runs_without_series(*, session: Session, limit: int) -> tuple[str, ...]:
+    """Ids of runs whose series nobody worked out yet, oldest first."""
+    query = select(RunRow.id).where(col(RunRow.series_key).is_(None)).order_by(col(RunRow.seq)).limit(limit)
+    return tuple(session.exec(query))
 
 
 def delete_run(*, session: Session, blobs: BlobStore, run_id: str) -> None:
@@ -353,5 +398,6 @@ def _whole(row: RunRow, details: RunDetailsRow, upload: UploadRow) -> StoredRun:
         **_summary_fields(row),
         parsed=parsed,
         workload_overrides=details.workload_overrides,
+        facts=details.facts or {},
         upload=uploads.to_record(upload),
     )

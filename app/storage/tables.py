@@ -95,6 +95,7 @@ class RunRow(Base, table=True):
         Index(None, "format"),
         Index(None, "workload_id"),
         Index(None, "baseline_run_id"),
+        Index(None, "series_key"),
     )
     seq: int | None = Field(default=None, primary_key=True)
     id: str = Field(sa_type=Text)
@@ -120,6 +121,8 @@ class RunRow(Base, table=True):
         default=None, sa_column=Column(Text, ForeignKey("runs.id", ondelete="SET NULL"), nullable=True)
     )
     summary: dict[str, float] = Field(default_factory=dict, sa_column=Column(_json(), nullable=False))
+    series_key: str | None = Field(default=None, sa_type=Text)
+    series_name: str | None = Field(default=None, sa_type=Text)
 
 
 class RunDetailsRow(Base, table=True):
@@ -132,6 +135,7 @@ class RunDetailsRow(Base, table=True):
     metrics: list[dict[str, Any]] = Field(sa_column=Column(_json(), nullable=False))
     workload: dict[str, Any] = Field(sa_column=Column(_json(), nullable=False))
     workload_overrides: dict[str, Any] = Field(default_factory=dict, sa_column=Column(_json(), nullable=False))
+    facts: dict[str, Any] = Field(default_factory=dict, sa_column=Column(_json(), nullable=False, server_default="{}"))
     parallel: dict[str, int] = Field(sa_column=Column(_json(), nullable=False))
     software: dict[str, str] = Field(sa_column=Column(_json(), nullable=False))
     series: dict[str, Any] = Field(sa_column=Column(_json(), nullable=False))
@@ -140,6 +144,22 @@ class RunDetailsRow(Base, table=True):
     evidence: dict[str, float] = Field(sa_column=Column(_json(), nullable=False))
     findings: list[dict[str, Any]] = Field(sa_column=Column(_json(), nullable=False))
     notes: str | None = Field(default=None, sa_type=Text)
+
+
+class RememberedLinkRow(Base, table=True):
+    """What a file's wording for a device or model means to this team, as somebody corrected it once."""
+
+    __tablename__ = "remembered_links"
+    __table_args__ = (
+        UniqueConstraint("kind", "hint_key"),
+        CheckConstraint("kind IN ('hardware', 'model')", name="kind_known"),
+    )
+    id: str = Field(primary_key=True, sa_type=Text)
+    kind: str = Field(sa_type=Text)
+    hint_key: str = Field(sa_type=Text)
+    hint: str = Field(sa_type=Text)
+    target_id: str = Field(sa_type=Text)
+    created_at: datetime
 
 
 class HardwareRow(Base, table=True):

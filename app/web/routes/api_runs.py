@@ -8,10 +8,10 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from app.importers.base import UnreadableUpload
-from app.services import runs
+from app.services import links, runs
 from app.services.context import Context
 from app.services.jobs import Job
-from app.services.runs import CheckRequest, RunPatch, RunQuery
+from app.services.runs import CheckRequest, RunPatch, RunQuery, lint_table
 from app.services.upload_run import submit_file
 from app.storage.errors import Busy
 from app.web import errors
@@ -23,6 +23,7 @@ from app.web.uploads import ReceivedFile, attachment, received
 router = APIRouter(prefix="/api/v1")
 
 RunId = Annotated[str, Path(max_length=80, description="Id of a run.")]
+LinkId = Annotated[str, Path(max_length=80, description="Id of a remembered link.")]
 Text = Annotated[str | None, Query(max_length=200)]
 
 _UPLOAD_BODY: dict[str, Any] = {
@@ -80,6 +81,16 @@ class UploadAnswer(Loose):
 class KernelsAnswer(Loose):
     items: list[dict[str, Any]]
     total: int
+
+
+class LinksAnswer(Loose):
+    items: list[dict[str, Any]]
+    total: int
+
+
+class ChecksAnswer(Loose):
+    checks: list[dict[str, Any]]
+    facts: list[dict[str, Any]]
 
 
 class CheckAnswer(Loose):
@@ -172,6 +183,26 @@ def list_runs(
 def check(ctx: Ctx, body: CheckRequest) -> Response:
     """A gate for CI: `passed` is true when no metric is worse than its rule allows. What is not reported fails."""
     return FiniteJSONResponse(runs.check_run(ctx, body))
+
+
+@router.get("/runs/links", tags=["runs"], summary="Remembered links", response_model=LinksAnswer)
+def remembered_links(ctx: Ctx) -> Response:
+    """What files' wordings for devices and models mean to this team, as somebody corrected them once."""
+    items = [links.link_json(ctx, link) for link in links.remembered_links(ctx)]
+    return FiniteJSONResponse({"items": items, "total": len(items)})
+
+
+@router.delete("/runs/links/{link}", tags=["runs"], summary="Forget a link", status_code=204)
+def forget_link(ctx: Ctx, link: LinkId) -> Response:
+    """Forget what a wording means. Runs that were linked by it keep their link."""
+    links.forget_link(ctx, link)
+    return Response(status_code=204)
+
+
+@router.get("/runs/checks", tags=["runs"], summary="What is checked of a run", response_model=ChecksAnswer)
+def lint_checks() -> Response:
+    """Every check of the lint with the most severe finding it makes, and every fact that a file may lack."""
+    return FiniteJSONResponse(lint_table())
 
 
 @router.get("/runs/{run}", tags=["runs"], summary="One run", response_model=RunAnswer)

@@ -16,6 +16,8 @@ from app.charts.kv import length_spread
 from app.charts.run_gap import run_gap
 from app.charts.run_series import SeriesPoint, run_series
 from app.domain.errors import DomainError, InvalidInput
+from app.domain.lint import ANALYSIS_CHECKS, CHECKS, grouped
+from app.domain.lint_facts import STATABLE
 from app.domain.precision import PRECISIONS
 from app.domain.run import STATS, Metric, ParsedRun
 from app.domain.run_analysis import WHAT_WORDS, BoundRow, share_text
@@ -351,6 +353,7 @@ def _change(request: Request, ctx: Context, run_id: str, typed: dict[str, str]) 
             view = runs.get_view(ctx, run_id)
     except InvalidInput as error:
         name = str(error.loc[-1]) if error.loc else ""
+        name = f"fact_{name}" if error.loc[:1] == ("facts",) else name
         problems[name if name in typed else "general"] = error.reason[:1].upper() + error.reason[1:] + "."
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
@@ -380,6 +383,7 @@ def _patch(view: RunView, typed: Mapping[str, str], problems: dict[str, str]) ->
                 "notes": typed.get("notes") or None,
                 "baseline": typed.get("baseline") or None,
                 "is_baseline": typed.get("is_baseline") == "1",
+                "series": typed.get("series") or None,
             }
         )
     stated = dict(view.run.workload_overrides)
@@ -399,7 +403,8 @@ def _patch(view: RunView, typed: Mapping[str, str], problems: dict[str, str]) ->
         _set(stated, "phase", typed["phase"] or None)
     if problems:
         raise _NotWhole
-    patch: dict[str, Any] = {"workload": stated}
+    facts = {fact.key: typed[f"fact_{fact.key}"] or None for fact in STATABLE if f"fact_{fact.key}" in typed}
+    patch: dict[str, Any] = {"workload": stated, "facts": facts, "remember": typed.get("remember") == "1"}
     for name in ("hardware", "model"):
         if name in typed:
             patch[name] = typed[name] or None
@@ -463,6 +468,9 @@ def _run_context(
         "notes": parsed.notes or "",
         "baseline": run.baseline_run_id or "",
         "is_baseline": "1" if run.is_baseline else "",
+        "series": run.series_name or "",
+        "remember": "1" if typed is None else "",
+        **{f"fact_{fact.key}": run.facts.get(fact.key, "") for fact in STATABLE},
         # checkboxes that are off are not sent: after a refusal, what was sent counts
         "whole_file": "1" if typed is None and len(view.siblings) > 1 and _needs_links(view) else "",
     }
@@ -482,6 +490,11 @@ def _run_context(
         ],
         "saved_part": (typed or {}).get("part", ""),
         "again": False,
+        "finding_groups": grouped(view.findings),
+        "finding_words": _finding_words(view),
+        "finding_links": _finding_links(view),
+        "known_checks": KNOWN_CHECKS,
+        "fact_fields": [fact for fact in STATABLE if fact.key in run.facts or fact in view.missing],
         "key_assumptions": [] if main is None else [note for note in main.assumptions if _is_open(note)],
         "gap": None if main is None else run_gap(main, title=_gap_title(main), caption=_conditions(view, main)),
         "bound_table": _bound_table(view),
@@ -545,7 +558,27 @@ def _count_cell(value: float) -> dict[str, Any]:
     return {"text": f"{value:,.0f}" if value == round(value) or value >= 1000 else f"{value:,.4g}", "value": value}
 
 
+KNOWN_CHECKS = frozenset({*(check.id for check in CHECKS), *(id_ for id_, *_ in ANALYSIS_CHECKS)})
+
+
+def _finding_words(view: RunView) -> str:
+    counts = [(len(found), title) for _, title, found in grouped(view.findings)]
+    return ", ".join(f"{title[:1].lower()}{title[1:]}: {number}" for number, title in counts)
+
+
+def _finding_links(view: RunView) -> dict[str, str]:
+    """Where a finding can be answered: the form that holds its fields."""
+    stated = any(fact.form == "facts" for fact in view.missing)
+    linked = any(fact.form == "links" for fact in view.missing)
+    return {
+        "missing-facts": "#links" if linked or not stated else "#facts",
+        "faster-than-bound": "#links",
+        "does-not-fit": "#links",
+    }
+
+
 _FIELD_WORDS: Mapping[str, str] = {
+    **{f"fact_{fact.key}": fact.label for fact in STATABLE},
     "hardware": "Device",
     "model": "Model",
     "tp": "Tensor parallel",
