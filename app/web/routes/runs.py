@@ -562,8 +562,9 @@ KNOWN_CHECKS = frozenset({*(check.id for check in CHECKS), *(id_ for id_, *_ in 
 
 
 def _finding_words(view: RunView) -> str:
-    counts = [(len(found), title) for _, title, found in grouped(view.findings)]
-    return ", ".join(f"{title[:1].lower()}{title[1:]}: {number}" for number, title in counts)
+    words = {"error": "contradiction", "warning": "warning", "info": "note"}
+    counts = [(len(found), words[severity]) for severity, _, found in grouped(view.findings)]
+    return ", ".join(f"{number} {word}{'' if number == 1 else 's'}" for number, word in counts)
 
 
 def _finding_links(view: RunView) -> dict[str, str]:
