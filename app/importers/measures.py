@@ -215,6 +215,16 @@ def word(value: Any, limit: int = 120) -> str | None:
     return f"{number:g}" if number is not None and math.isfinite(number) else None
 
 
+def setting(value: Any) -> str | float | bool | None:
+    """A setting fit to be kept: text, a finite number, or true and false."""
+    if isinstance(value, bool):
+        return value
+    number = as_float(value) if is_number(value) else None
+    if number is not None:
+        return number if math.isfinite(number) else None
+    return word(value, 80)
+
+
 def within(value: Any, *keys: str | int) -> Any:
     """A value deep in the JSON, or None where something on the way is missing or of another kind."""
     for key in keys:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from app.importers.aiperf import Aiperf
+from app.importers.aiperf_records import AiperfRecords
 from app.importers.base import Importer, ParsedUpload, UnreadableUpload, streams
+from app.importers.genai_perf import GenaiPerf, GenaiPerfTable
+from app.importers.guidellm import Guidellm
 from app.importers.inferencex import InferencexAgg, InferencexResult
 from app.importers.llama_bench import LlamaBench
 from app.importers.micro import MICRO
 from app.importers.mlperf_loadgen_summary import MlperfLoadgenSummary
 from app.importers.native import Native
+from app.importers.optimum_benchmark import OptimumBenchmark
 from app.importers.reading import DEFAULT_LIMITS, Content, Limits, Progress, clean
 from app.importers.sglang_bench_one_batch import SglangBenchOneBatch
 from app.importers.sglang_bench_serving import SglangBenchServing
 from app.importers.training import TRAINING
+from app.importers.trtllm_bench import TrtllmBench
 from app.importers.unsupported import KNOWN_UNSUPPORTED, guess_of_broken_json
 from app.importers.vllm_bench_latency import VllmBenchLatency
 from app.importers.vllm_bench_serve import VllmBenchServe
@@ -30,8 +36,15 @@ IMPORTERS: tuple[Importer, ...] = (
     VllmBenchThroughput(),
     VllmPytorchSideFile(),
     SglangBenchOneBatch(),
+    TrtllmBench(),
+    Aiperf(),
+    GenaiPerf(),
+    AiperfRecords(),
+    Guidellm(),
+    OptimumBenchmark(),
     LlamaBench(),
     MlperfLoadgenSummary(),
+    GenaiPerfTable(),
     *TRAINING,
     *MICRO,
 )

@@ -44,46 +44,12 @@ def _search(pattern: str) -> Callable[[str], bool]:
     return lambda text: compiled.search(text) is not None
 
 
-def _aiperf(d: Mapping[str, Any]) -> bool:
-    metrics = d["records"] if isinstance(d.get("records"), dict) else d
-    named = [metrics.get(key) for key in ("request_throughput", "request_latency", "time_to_first_token")]
-    return any(isinstance(m, dict) and "unit" in m and "avg" in m for m in named)
-
-
-def _genai_or_ai(newer: bool) -> Callable[[Mapping[str, Any]], bool]:
-    marks = ("aiperf_version", "schema_version", "was_cancelled", "error_summary")
-    return lambda d: _aiperf(d) and any(mark in d for mark in marks) is newer
-
-
-def _records_line(d: Mapping[str, Any]) -> bool:
-    value = _item(d.get("metrics"))
-    return isinstance(d.get("metadata"), dict) and "value" in value and "unit" in value
-
-
-def _optimum(d: Mapping[str, Any]) -> bool:
-    if isinstance(d.get("report"), dict) and isinstance(d.get("config"), dict):
-        return True
-    latency = _item(d).get("latency")
-    return isinstance(latency, dict) and "values" in latency and "p50" in latency
-
-
 def _trace(d: Mapping[str, Any]) -> bool:
     return isinstance(d.get("traceEvents"), list) or ("ph" in d and "ts" in d)
 
 
 KNOWN_UNSUPPORTED: tuple[KnownFormat, ...] = (
-    KnownFormat("trtllm-bench", "a TensorRT-LLM report", _has("engine", "world_info", "request_info", "performance")),
-    KnownFormat("aiperf", "an AIPerf export", _genai_or_ai(newer=True)),
-    KnownFormat("genai-perf", "a GenAI-Perf export", _genai_or_ai(newer=False)),
-    KnownFormat(
-        "aiperf-records", "AIPerf per-request records", _records_line, note="Upload the summary export instead."
-    ),
     KnownFormat("perf-analyzer", "a raw perf_analyzer profile", _has("experiments", "service_kind")),
-    KnownFormat(
-        "guidellm",
-        "a GuideLLM report",
-        lambda d: "time_to_first_token_ms" in (_item(d.get("benchmarks")).get("metrics") or {}),
-    ),
     KnownFormat(
         "pytest-benchmark",
         "a pytest-benchmark report",
@@ -94,7 +60,6 @@ KNOWN_UNSUPPORTED: tuple[KnownFormat, ...] = (
         "a google-benchmark report",
         lambda d: "real_time" in _item(d.get("benchmarks")) or "run_type" in _item(d.get("benchmarks")),
     ),
-    KnownFormat("optimum-benchmark", "an optimum-benchmark report", _optimum),
     KnownFormat("torch-profiler-trace", "a Chrome trace (PyTorch profiler, rocprof)", _trace),
     KnownFormat("rocprofv3", "a rocprofv3 report", _has("rocprofiler-sdk-tool")),
     KnownFormat("nccl-tests", "an nccl-tests report", _has("nccl_version", "results", "config")),
@@ -126,17 +91,7 @@ KNOWN_UNSUPPORTED: tuple[KnownFormat, ...] = (
         text_test=_search(r"=+ Serving Benchmark Result =+"),
         note="Run the client again with --save-result (vLLM) or --output-file (SGLang) and upload that file.",
     ),
-    KnownFormat(
-        "genai-perf-table",
-        "a GenAI-Perf or AIPerf console table",
-        text_test=_search(r"NVIDIA GenAI-Perf \||[│┃|]\s*Time [Tt]o [Ff]irst [Tt]oken"),
-    ),
     KnownFormat("liger-kernel-csv", "a Liger-Kernel CSV", text_test=_search(r"\Akernel_name,kernel_provider,")),
-    KnownFormat(
-        "optimum-benchmark",
-        "an old optimum-benchmark CSV",
-        text_test=_search(r"\A[^\n]*(?:forward\.latency\(s\)|backend\.name[^\n]*benchmark\.name)"),
-    ),
     KnownFormat(
         "rocprof",
         "a rocprof CSV",

@@ -7,7 +7,6 @@ the plain result file would be; of the command line only the settings named belo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,8 +14,8 @@ from typing import Any
 from app.domain.run import Finding, ParsedRun
 from app.importers import serving, vllm_bench_latency, vllm_bench_serve, vllm_bench_throughput
 from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
-from app.importers.fields import Fields, GatheredFields, as_float, is_number, listed, model_name
-from app.importers.measures import degree, within, word
+from app.importers.fields import Fields, GatheredFields, listed, model_name
+from app.importers.measures import degree, setting, within, word
 from app.importers.precision import dtypes_of
 from app.importers.reading import Content, pointer
 
@@ -162,15 +161,9 @@ def _with_command_line(run: ParsedRun, gathered: _Gathered) -> ParsedRun:
     eager = args.raw("enforce_eager")
     settings: dict[str, Any] = {}
     for key in _SETTINGS:
-        value = args.raw(key)
-        if isinstance(value, bool):
+        value = setting(args.raw(key))
+        if value is not None and value != "auto":
             settings[key] = value
-        elif is_number(value):
-            number = as_float(value)
-            if number is not None and math.isfinite(number):
-                settings[key] = number
-        elif (text := word(value, 80)) is not None and text != "auto":
-            settings[key] = text
     batch, inputs, outputs = (args.count(key) for key in ("batch_size", "input_len", "output_len"))
     work = run.workload
     model = run.model_hint or gathered.model

@@ -17,7 +17,37 @@ from .fixture_files import UPLOADS, upload, values
 EXPECTED: dict[str, dict[str, dict[str, Any]]] = json.loads((UPLOADS / "expected.json").read_text())
 SCALE = {"ms": 1e-3, "ns": 1e-9, "MB": 1e6}
 
+OWN_TPOT = "GuideLLM's time per output token, mean (ms)"
+PREFILLED = "Prompts prefilled a second"
+
 METRIC_OF: Mapping[str, Mapping[str, str]] = {
+    "aiperf": {
+        "request_throughput": "requests_per_s",
+        "request_count": "requests_completed",
+        "output_token_throughput": "output_tokens_per_s",
+        "ttft_mean": "ttft_s.mean",
+        "ttft_p99": "ttft_s.p99",
+        "itl_mean": "tpot_s.mean",
+        "itl_p99": "tpot_s.p99",
+        "request_latency_p95": "e2e_latency_s.p95",
+    },
+    "aiperf-records": {"records": "requests_completed"},
+    "genai-perf-table": {
+        "Time to first token (ms)": "ttft_s.mean",
+        "Inter token latency (ms)": "tpot_s.mean",
+        "Request latency (ms)": "e2e_latency_s.mean",
+        "Output token throughput (per sec)": "output_tokens_per_s",
+        "Request throughput (per sec)": "requests_per_s",
+    },
+    "guidellm": {
+        "successful": "requests_completed",
+        "requests_per_second": "requests_per_s",
+        "output_tokens_per_second": "output_tokens_per_s",
+        "ttft_mean": "ttft_s.mean",
+        "ttft_p99": "ttft_s.p99",
+        "itl_mean": "tpot_s.mean",
+        "request_latency_mean": "e2e_latency_s.mean",
+    },
     "inferencex-result": {
         "duration": "duration_s",
         "completed": "requests_completed",
@@ -37,6 +67,16 @@ METRIC_OF: Mapping[str, Mapping[str, str]] = {
         "99.00 percentile time to output token (ns)": "tpot_s.p99",
         "99.00 percentile latency (ns)": "e2e_latency_s.p99",
     },
+    "optimum-benchmark": {
+        "generate.latency(s)": "latency_s",
+        "generate.throughput(tokens/s)": "output_tokens_per_s",
+        "generate.peak_memory(MB)": "peak_memory_bytes",
+        "forward.peak_memory(MB)": "peak_memory_bytes",
+        "forward.latency(s)": "prefill_time_s",
+        "forward.latency": "latency_s",
+        "forward.throughput": "samples_per_s",
+        "forward.peak_memory": "peak_memory_bytes",
+    },
     "sglang-bench-one-batch": {
         "prefill_latency": "prefill_time_s",
         "prefill_throughput": "prefill_tokens_per_s",
@@ -51,13 +91,33 @@ METRIC_OF: Mapping[str, Mapping[str, str]] = {
 """Figures that are a metric of the first run."""
 
 OTHERWISE: Mapping[tuple[str, str], Callable[[ParsedUpload, ParsedRun], object]] = {
+    ("aiperf-records", "first_ttft"): lambda _, run: run.samples["ttft_s"][0],
+    ("aiperf-records", "first_request_latency"): lambda _, run: run.samples["e2e_latency_s"][0],
+    ("aiperf-records", "first_osl"): lambda _, run: run.samples["output_tokens"][0],
+    # The figure that was read off is the upper one of the two middle values.
+    ("aiperf-records", "p50_ttft_over_file"): lambda _, run: sorted(run.samples["ttft_s"])[5],
+    ("genai-perf-table", "Output sequence length"): lambda _, run: run.workload.output_len,
+    ("genai-perf-table", "Input sequence length"): lambda _, run: run.workload.input_len,
+    ("guidellm", "benchmarks"): lambda found, _: len(found.runs),
+    # Its own time per output token is not TPOT: it is shown apart, in milliseconds.
+    ("guidellm", "tpot_mean"): lambda _, run: run.workload.extra["also"][OWN_TPOT] / 1e3,
+    ("optimum-benchmark", "rows"): lambda found, _: len(found.runs),
+    ("optimum-benchmark", "experiment"): lambda _, run: run.workload.extra["tags"]["experiment"],
+    ("optimum-benchmark", "forward.throughput(samples/s)"): lambda _, run: run.workload.extra["also"][PREFILLED],
     ("mlperf-loadgen-summary", "scenario"): lambda _, run: run.workload.extra["also"]["Scenario"],
     ("mlperf-loadgen-summary", "result"): lambda _, run: run.workload.extra["also"]["Result"],
 }
 """Figures that are something else."""
 
+
+def unit_of(name: str, unit: str) -> str:
+    """The unit of a figure; for printed tables it stands in the label."""
+    label = re.search(r"\((ms)\)", name)
+    return label[1] if label else re.split(r"[ (]", unit)[0]
+
+
 CASES = [
-    (file, name, figure["value"], re.split(r"[ (]", figure["unit"])[0])
+    (file, name, figure["value"], unit_of(name, figure["unit"]))
     for file, figures in EXPECTED.items()
     for name, figure in figures.items()
     if file.split("/")[0] in METRIC_OF
