@@ -168,6 +168,8 @@ class Pipeline:
     levels: Mapping[str, Seconds]
     exposed_communication: Seconds
     timelines: Mapping[str, tuple[Bar, ...]]
+    contention: Ratio = 0.0
+    slowed: Seconds = 0.0
 
     @property
     def serial(self) -> Seconds:
@@ -175,8 +177,19 @@ class Pipeline:
         return sum(stage.time + stage.imbalance for stage in self.stages)
 
 
-def pipeline(step: Bound, model: ModelSpec, workload: Workload, layout: Layout, calibration: Calibration) -> Pipeline:
-    """The expert layers of a step's bound. Raises InvalidInput for a model without experts."""
+def pipeline(
+    step: Bound,
+    model: ModelSpec,
+    workload: Workload,
+    layout: Layout,
+    calibration: Calibration,
+    contention: Ratio = 0.0,
+) -> Pipeline:
+    """The expert layers of a step's bound. Raises InvalidInput for a model without experts.
+
+    `contention` is the share of the compute units that the exchanges' kernels occupy: as long as an exchange is hidden,
+    what hides it runs at `1 - contention` of its speed.
+    """
     moe = first_experts(model)
     table, roofs, mode = step.table, step.ceilings, workload.launch_mode
     rows: dict[str, list[Op]] = {}
@@ -201,9 +214,11 @@ def pipeline(step: Bound, model: ModelSpec, workload: Workload, layout: Layout, 
         load=expert_load(moe, workload, layout),
         layers=sum(float(op.count) for op in rows["router"] if op.direction == "forward"),
         level=level,
-        levels={name: serial - sum(hidden[name].values()) for name in LEVELS},
+        levels={name: serial - sum(hidden[name].values()) * (1.0 - contention) for name in LEVELS},
         exposed_communication=exchanged - sum(hidden[level].values()),
-        timelines={name: _timeline(bounds, name) for name in LEVELS},
+        timelines={name: _timeline(bounds, name, contention) for name in LEVELS},
+        contention=contention,
+        slowed=contention * sum(hidden[level].values()),
     )
 
 
@@ -259,18 +274,22 @@ def _hidden(bounds: Mapping[str, Bound], level: str) -> Mapping[str, Seconds]:
     return hidden
 
 
-def _timeline(bounds: Mapping[str, Bound], level: str) -> tuple[Bar, ...]:
-    """The mean layer's forward pass: what is hidden of an exchange lies beside the experts, the rest around them."""
+def _timeline(bounds: Mapping[str, Bound], level: str, contention: Ratio = 0.0) -> tuple[Bar, ...]:
+    """The mean layer's forward pass: what is hidden of an exchange lies beside the experts, the rest around them.
+
+    What an exchange takes of the compute units makes the experts beside it longer.
+    """
     routers = bounds["router"].table
     layers = sum(float(op.count) for op in routers.ops if op.direction == "forward")
     each = {stage: _seconds(bound, "forward") / layers for stage, bound in bounds.items()}
     window = sum(each.get(name, 0.0) for name in WINDOW)
     exchanged = sum(each.get(name, 0.0) for name in EXCHANGES)
     share = 1.0 - exposed_forecast(exchanged, window, level) / exchanged if exchanged > 0 else 0.0
+    slower = 1.0 + contention * exchanged * share / window if window > 0 else 1.0
     bars: list[Bar] = []
 
     def put(stage: str, start: Seconds, lane: Literal["compute", "link"] = "compute") -> Seconds:
-        time = each.get(stage, 0.0)
+        time = each.get(stage, 0.0) * (slower if stage in WINDOW else 1.0)
         if time > 0:
             bars.append(Bar(stage, lane, start, start + time, _binding(bounds[stage])))  # type: ignore[arg-type]
         return start + time

@@ -174,7 +174,8 @@ def split_rows(rows: int, chunks: int) -> tuple[int, ...]:
 
 # ---- pipeline schedules ---------------------------------------------------------------------------------------------
 
-PipelineSchedule: TypeAlias = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
+PipelineSchedule: TypeAlias = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe"]
+SCHEDULES: tuple[str, ...] = ("gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe")
 MAX_PIPELINE_TASKS = 40_000
 """Forward and backward passes of one simulation; beyond it nobody reads the drawing."""
 
@@ -191,6 +192,7 @@ class PipelineTimeline:
     total: Seconds
     work: Seconds
     in_flight: tuple[int, ...]
+    parameter_copies: int = 1
 
     @property
     def bubble(self) -> Seconds:
@@ -222,13 +224,17 @@ def pipeline_timeline(
     """Simulate a training step: every stage works through its own list of passes, each as soon as its input is there.
 
     `forward` and `backward` are the times of one micro-batch on one whole stage, the backward pass with its weight
-    gradients (`weight_gradient`, by default half of it; only `zero_bubble` runs them apart). `chunks` model parts lie
-    on each stage (`interleaved`). `hand_over` passes between two stages. Raises InvalidInput for what has no schedule.
+    gradients (`weight_gradient`, by default half of it; `zero_bubble` and `dualpipe` run them apart). `chunks` model
+    parts lie on each stage (`interleaved`). `hand_over` passes between two stages. In `dualpipe` half of the
+    micro-batches enter at either end, every device holds a stage of each direction, and a forward pass of one
+    micro-batch beside the backward pass of another takes as long as both. Raises InvalidInput for what has no schedule.
     """
     _check_pipeline(schedule, stages, micro_batches, chunks)
     gradient = backward / 2.0 if weight_gradient is None else weight_gradient
     if not 0.0 <= gradient <= backward:
         raise InvalidInput(("weight_gradient_s",), "must be from 0 to the time of the backward pass")
+    if schedule == "dualpipe":
+        return _both_ways(stages, micro_batches, forward, backward, gradient, hand_over)
     apart = schedule == "zero_bubble"
     durations = {
         "F": forward / chunks,
@@ -272,8 +278,15 @@ def pipeline_timeline(
 
 
 def _check_pipeline(schedule: str, stages: int, micro_batches: int, chunks: int) -> None:
-    if schedule not in ("gpipe", "1f1b", "interleaved", "zero_bubble"):
-        raise InvalidInput(("schedule",), f"unknown schedule {schedule!r}: use gpipe, 1f1b, interleaved or zero_bubble")
+    if schedule not in SCHEDULES:
+        raise InvalidInput(("schedule",), f"unknown schedule {schedule!r}: use one of {', '.join(SCHEDULES)}")
+    if schedule == "dualpipe" and stages % 2:
+        raise InvalidInput(("stages",), f"{stages} stages: DualPipe runs from both ends, so their number must be even")
+    if schedule == "dualpipe" and (micro_batches % 2 or micro_batches < 2 * stages):
+        raise InvalidInput(
+            ("micro_batches",),
+            f"{micro_batches} micro-batches: DualPipe takes an even number, at least twice the {stages} stages",
+        )
     if schedule == "interleaved" and micro_batches % stages:
         raise InvalidInput(
             ("micro_batches",), f"{micro_batches} micro-batches: an interleaved pipeline takes a multiple of {stages}"
@@ -318,6 +331,150 @@ def _stage_order(schedule: str, stages: int, batches: int, chunks: int, stage: i
     if apart:
         order += [("W", i, 0) for i in range(max(batches - stage, 0), batches)]
     return order
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """One entry of a device's list in DualPipe: passes that start together and end together.
+
+    A part is (what, micro-batch, direction): F, B (whole backward pass), b (input gradients only) or W.
+    """
+
+    parts: tuple[Task, ...]
+
+
+def _both_ways(
+    stages: int, micro_batches: int, forward: Seconds, backward: Seconds, gradient: Seconds, hand_over: Seconds
+) -> PipelineTimeline:
+    """DualPipe (DeepSeek-V3, arXiv 2412.19437, and the schedule published with it), simulated.
+
+    Direction 0 enters at device 0, direction 1 at the last one; a device is stage d of one and p - 1 - d of the other.
+    """
+    durations = {"F": forward, "B": backward, "b": backward - gradient, "W": gradient}
+    orders = [_dualpipe_order(stages, micro_batches, device) for device in range(stages)]
+    finished: dict[tuple[str, int, int, int], float] = {}
+    free, place = [0.0] * stages, [0] * stages
+    segments: list[Segment] = []
+    moved = True
+    while moved:
+        moved = False
+        for device, order in enumerate(orders):
+            while place[device] < len(order):
+                ready = [_ready(part, device, stages, finished, hand_over) for part in order[place[device]].parts]
+                if any(time is None for time in ready):
+                    break
+                now = max([free[device], *(time for time in ready if time is not None)])
+                for what, batch, direction in order[place[device]].parts:
+                    end = now + durations[what]
+                    shown = "B" if what == "b" else what
+                    number = batch + direction * (micro_batches // 2)
+                    segments.append(Segment(device, shown, number, now, end, direction))
+                    now = end
+                for what, batch, direction in order[place[device]].parts:
+                    finished["B" if what == "b" else what, batch, direction, device] = now
+                free[device] = now
+                place[device] += 1
+                moved = True
+    if any(place[device] < len(order) for device, order in enumerate(orders)):
+        raise InvalidInput(("micro_batches",), "this schedule never ends with so many micro-batches")
+    return PipelineTimeline(
+        stages=stages,
+        segments=tuple(segments),
+        total=max(free),
+        work=micro_batches * (forward + backward),
+        in_flight=tuple(_most_held(order) for order in orders),
+        parameter_copies=2,
+    )
+
+
+def _ready(
+    part: Task, device: int, stages: int, finished: Mapping[tuple[str, int, int, int], float], hand_over: Seconds
+) -> Seconds | None:
+    """When a pass has its input; None while that is not there."""
+    what, batch, direction = part
+    step = 1 if direction == 0 else -1
+    if what == "W":
+        return finished.get(("B", batch, direction, device))
+    before = device - step if what == "F" else device + step
+    if what == "F" and not 0 <= before < stages:
+        return 0.0
+    if what != "F" and not 0 <= before < stages:
+        return finished.get(("F", batch, direction, device))
+    end = finished.get(("F" if what == "F" else "B", batch, direction, before))
+    return None if end is None else end + hand_over
+
+
+def _dualpipe_order(stages: int, micro_batches: int, device: int) -> list[_Pass]:
+    """What one device runs, in the eight phases of the published schedule. `near` is the direction that enters at the
+    closer end; weight gradients that were put off are worked off first in, first out."""
+    half, rank = stages // 2, min(device, stages - 1 - device)
+    near = 0 if device < half else 1
+    far = 1 - near
+    order: list[_Pass] = []
+    forwards, backwards = [0, 0], [0, 0]
+    put_off: list[Task] = []
+
+    def ahead(direction: int) -> Task:
+        forwards[direction] += 1
+        return ("F", forwards[direction] - 1, direction)
+
+    def back(direction: int, *, later: bool = False) -> Task:
+        batch = backwards[direction]
+        backwards[direction] += 1
+        if later:
+            put_off.append(("W", batch, direction))
+        return ("b" if later else "B", batch, direction)
+
+    def run(*parts: Task) -> None:
+        order.append(_Pass(parts))
+
+    for _ in range(2 * (half - rank - 1)):
+        run(ahead(near))
+    for _ in range(rank + 1):
+        run(ahead(near))
+        run(ahead(far))
+    for _ in range(half - rank - 1):
+        run(back(far, later=True))
+        run(put_off.pop(0))
+        run(ahead(far))
+    for turn in range(micro_batches // 2 - stages + rank + 1):
+        if turn == 0 and rank == half - 1:
+            # the two devices in the middle have nothing to run the first pass beside
+            run(ahead(near))
+            run(back(far))
+        else:
+            run(ahead(near), back(far))
+        run(ahead(far), back(near))
+    for _ in range(half - rank - 1):
+        run(back(far))
+        run(ahead(far), back(near))
+    later = False
+    for turn in range(rank + 1):
+        later = later or (turn == (rank + 1) // 2 and rank % 2 == 1)
+        run(back(far, later=later))
+        later = later or (turn == (rank + 1) // 2 and rank % 2 == 0)
+        run(back(near, later=later))
+    for _ in range(half - rank - 1):
+        run(put_off.pop(0))
+        run(back(near, later=True))
+    while put_off:
+        run(put_off.pop(0))
+    return order
+
+
+def _most_held(order: Sequence[_Pass]) -> int:
+    """Most forward passes of a device whose activations are held at once, over both directions."""
+    held = most = 0
+    for item in order:
+        for what, _, _ in item.parts:
+            held += {"F": 1, "B": -1, "b": 0, "W": -1}[what]
+            most = max(most, held)
+    return most
+
+
+def dualpipe_bubble(stages: int, forward: Seconds, backward: Seconds, gradient: Seconds) -> Seconds:
+    """Bubble of DualPipe: (p/2 - 1)(F&B + B - 3W), with F&B a forward beside a backward pass (F-8, its README)."""
+    return (stages / 2 - 1) * (forward + backward + backward - 3.0 * gradient)
 
 
 def _interleaved_order(stages: int, batches: int, chunks: int, stage: int) -> list[Task]:

@@ -36,10 +36,12 @@ from app.domain.lower_bound import ceilings
 from app.domain.model import Attention, LatentAttention, ModelSpec
 from app.domain.overlap import (
     LEVELS,
+    SCHEDULES,
     ChunkedTimeline,
     PipelineTimeline,
     chunk_counts,
     chunked_timeline,
+    dualpipe_bubble,
     exposed_communication,
     exposed_forecast,
     pipeline_timeline,
@@ -72,6 +74,9 @@ ON_PROFILE = "profile"
 
 UNITS_OF_A_COLLECTIVE = 16
 """Compute units that the kernels of a collective occupy beside a product (judgement: libraries take 4 to 24)."""
+
+MOST_CONTENTION: Ratio = 0.9
+"""Share of the compute units that an exchange may occupy at most."""
 
 UNKNOWN_CONTENTION: Ratio = 0.1
 """The same as a share of the device, where a profile states no compute units (judgement)."""
@@ -434,6 +439,8 @@ class OverlapEstimate:
     algorithm: str
     launch: Seconds
     contention: Ratio
+    units: int | None
+    undisturbed: Seconds
     levels: tuple[LevelRow, ...]
     curve: tuple[ChunkPoint, ...]
     best: int
@@ -446,6 +453,11 @@ class OverlapEstimate:
     def compute_only(self) -> Seconds:
         """The uncut product with its launch."""
         return self.launch + self.compute
+
+    @property
+    def slowed(self) -> Seconds:
+        """What the units that the exchange occupies add to the chunked step."""
+        return max(self.level("L2").timeline.total - self.undisturbed, 0.0)
 
     def level(self, name: str) -> LevelRow:
         return next(row for row in self.levels if row.level == name)
@@ -469,6 +481,8 @@ def estimate_overlap(ctx: Context, request: OverlapRequest) -> OverlapEstimate:
     launch = ceilings(hardware).launch if request.launch_s is None else request.launch_s
     units = hardware.compute_units
     contention = request.contention
+    if request.communication_units is not None:
+        contention = share_of_units(hardware, request.communication_units, contention)
     if contention is None:
         contention = UNKNOWN_CONTENTION if units is None else min(UNITS_OF_A_COLLECTIVE / units, 0.5)
     first = request.kind == "all_gather"
@@ -486,13 +500,13 @@ def estimate_overlap(ctx: Context, request: OverlapRequest) -> OverlapEstimate:
     def exchange(share: float) -> tuple[Algorithm, Seconds]:
         return fastest_algorithm(request.kind, size * share, request.ranks, per_node, models, in_switch)
 
-    def chunked(chunks: int, ahead: int | None = None) -> ChunkedTimeline:
+    def chunked(chunks: int, ahead: int | None = None, taken: Ratio = contention or 0.0) -> ChunkedTimeline:
         rows = split_rows(gemm.m, chunks)
         return chunked_timeline(
             [product(r) for r in rows],
             [exchange(r / gemm.m)[1] for r in rows],
             launch=launch,
-            contention=contention or 0.0,
+            contention=taken,
             communication_first=first,
             ahead=ahead,
         )
@@ -535,6 +549,8 @@ def estimate_overlap(ctx: Context, request: OverlapRequest) -> OverlapEstimate:
         algorithm=algorithm,
         launch=launch,
         contention=contention,
+        units=units,
+        undisturbed=chunked(shown, taken=0.0).total,
         levels=levels,
         curve=tuple(
             ChunkPoint(chunks, lines[chunks].total, _waves(split_rows(gemm.m, chunks)[0], gemm.n, units))
@@ -554,6 +570,26 @@ def estimate_overlap(ctx: Context, request: OverlapRequest) -> OverlapEstimate:
             "L3 is one kernel whose tiles send as they finish: one launch, one start-up cost.",
         ),
     )
+
+
+def share_of_units(hardware: HardwareProfile, taken: int, contention: Ratio | None = None) -> Ratio:
+    """Share of a device's compute units that an exchange's kernels occupy.
+
+    Raises InvalidInput at `communication_units` where the share is stated as well, nearly everything would be taken, or
+    the profile does not say how many there are.
+    """
+    where = ("communication_units",)
+    if contention is not None:
+        raise InvalidInput(where, "contention is the same as a share: give one of them")
+    if hardware.compute_units is None:
+        raise InvalidInput(where, f"{hardware.name} does not state its compute units: give contention as a share")
+    share = taken / hardware.compute_units
+    if share > MOST_CONTENTION:
+        most = int(hardware.compute_units * MOST_CONTENTION)
+        raise InvalidInput(
+            where, f"{taken} of {hardware.compute_units} units leave the product too few: at most {most}"
+        )
+    return share
 
 
 def _waves(rows: int, columns: int, units: int | None) -> int:
@@ -822,18 +858,24 @@ def estimate_pipeline(request: PipelineRequest) -> PipelineEstimate:
 
     timeline = simulate(request.schedule, request.virtual_stages)
     others = []
-    for schedule in ("gpipe", "1f1b", "interleaved", "zero_bubble"):
+    for schedule in SCHEDULES:
         chunks = max(request.virtual_stages, 2) if schedule == "interleaved" else 1
         try:
             others.append((schedule, chunks, simulate(schedule, chunks)))
         except InvalidInput:
-            continue  # this many micro-batches do not interleave
+            continue  # this many stages or micro-batches do not go with it
     return PipelineEstimate(request, timeline, _bubble_formula(request), tuple(others))
 
 
 def _bubble_formula(request: PipelineRequest) -> Ratio | None:
     """The cost table's own closed form; for a zero bubble it stands for a backward pass of two equal halves only."""
     equal = request.weight_gradient_s in (None, request.backward_s / 2) and request.backward_s == 2 * request.forward_s
+    if request.schedule == "dualpipe":
+        gradient = request.backward_s / 2 if request.weight_gradient_s is None else request.weight_gradient_s
+        if request.hand_over_s or gradient != request.forward_s or gradient * 2 != request.backward_s:
+            return None
+        work = request.micro_batches * (request.forward_s + request.backward_s)
+        return dualpipe_bubble(request.stages, request.forward_s, request.backward_s, gradient) / work
     if request.hand_over_s or (
         request.schedule == "zero_bubble" and (not equal or request.micro_batches < request.stages)
     ):

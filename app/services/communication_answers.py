@@ -135,6 +135,8 @@ def overlap_json(found: OverlapEstimate) -> dict[str, Any]:
         "algorithm": found.algorithm,
         "launch_s": found.launch,
         "contention": found.contention,
+        "compute_units": found.units,
+        "slowed_s": found.slowed,
         "compute_only_s": found.compute_only,
         "best_chunks": found.best,
         "chunks": found.shown,
@@ -228,6 +230,7 @@ def pipeline_json(found: PipelineEstimate) -> dict[str, Any]:
         "bubble_share": line.bubble_share,
         "formula_bubble_of_work": found.formula,
         "in_flight_micro_batches": [n / found.request.virtual_stages for n in line.in_flight],
+        "parameter_copies": line.parameter_copies,
         "schedules": [
             {
                 "schedule": name,
@@ -235,6 +238,7 @@ def pipeline_json(found: PipelineEstimate) -> dict[str, Any]:
                 "time_s": other.total,
                 "bubble_share": other.bubble_share,
                 "in_flight_micro_batches": max(other.in_flight) / chunks,
+                "parameter_copies": other.parameter_copies,
             }
             for name, chunks, other in found.others
         ],
@@ -242,6 +246,24 @@ def pipeline_json(found: PipelineEstimate) -> dict[str, Any]:
         "assumptions": [
             "Every stage takes as long as every other.",
             "A stage runs its passes in the schedule's order, each as soon as its input is there.",
+            *(
+                [
+                    "DualPipe: half of the micro-batches enter at either end, each device holds two stages, "
+                    "and a forward pass beside a backward pass takes as long as both: what it gains beyond its bubble "
+                    "is the exchange that the pair hides. Bubble (p/2 - 1)(F&B + B - 3W), p + 1 micro-batches held: "
+                    "DeepSeek-V3, arXiv 2412.19437, and its published schedule."
+                ]
+                if found.request.schedule == "dualpipe"
+                else []
+            ),
+            *(
+                [
+                    "Zero bubble: weight gradients run apart (ZB-H1, as much memory as 1F1B). Bubble "
+                    "(p - 1)(F + B - 2W), with B the whole backward pass: arXiv 2401.10241."
+                ]
+                if found.request.schedule == "zero_bubble"
+                else []
+            ),
         ],
     }
 

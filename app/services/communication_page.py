@@ -53,11 +53,12 @@ QUESTIONS: tuple[Question, ...] = (
         "overlap",
         "Overlap",
         "overlap",
-        ("hardware", "pattern", "m", "n", "k", "dtype", *_GROUP, "chunks", "launch", "contention", *_LINKS),
+        ("hardware", "pattern", "m", "n", "k", "dtype", *_GROUP, "chunks", "launch", "contention", "units", *_LINKS),
         {
             "kind": "pattern",
             **{name: name for name in ("m", "n", "k", "dtype", "chunks", "contention")},
             "launch_s": "launch",
+            "communication_units": "units",
             **_GROUP_PLACES,
             **_LINK_PLACES,
         },
@@ -154,6 +155,7 @@ def _overlap(v: Values) -> dict[str, Any]:
     gemm = {name: v[name] for name in ("m", "n", "k", "dtype")}
     body = {"hardware": v["hardware"], "gemm": gemm, "kind": v["pattern"], **_group(v)}
     asked = {"chunks": v["chunks"], "launch_s": v["launch"], "contention": v["contention"]}
+    asked["communication_units"] = v["units"]
     return body | _given(asked) | _links(v)
 
 
@@ -351,6 +353,8 @@ def _answer_pipeline(ctx: Context, question: Question, body: dict[str, Any]) -> 
         details.append(f"{name} would wait {best[2].bubble_share:.1%}.")
     held = max(line.in_flight) / found.request.virtual_stages
     details.append(f"The fullest stage holds the activations of {held:.3g} micro-batches.")
+    if line.parameter_copies > 1:
+        details.append("Each device holds the parameters of two stages.")
     return PageAnswer(question, body, answers.pipeline_json(found), headline, tuple(details))
 
 
@@ -404,7 +408,8 @@ SCHEDULE_WORDS: Mapping[str, str] = {
     "gpipe": "GPipe",
     "1f1b": "1F1B",
     "interleaved": "Interleaved 1F1B",
-    "zero_bubble": "Zero bubble",
+    "zero_bubble": "Zero bubble (ZB-H1)",
+    "dualpipe": "DualPipe",
 }
 
 

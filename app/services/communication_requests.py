@@ -51,6 +51,7 @@ class OverlapRequest(Contract):
     chunks: Annotated[int, Field(ge=1, le=256)] | None = None
     launch_s: Annotated[float, Field(ge=0, le=1)] | None = None
     contention: Annotated[float, Field(ge=0, le=0.9)] | None = None
+    communication_units: Annotated[int, Field(ge=0, le=4096)] | None = None
     links: LinksBody = LinksBody()
 
 
@@ -73,7 +74,7 @@ class ShardingRequest(Contract):
 
 
 class PipelineRequest(Contract):
-    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble"] = "1f1b"
+    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe"] = "1f1b"
     stages: Annotated[int, Field(ge=1, le=256)]
     micro_batches: Annotated[int, Field(ge=1, le=4096)]
     virtual_stages: Annotated[int, Field(ge=1, le=64)] = 1

@@ -288,4 +288,5 @@ class MoeRequest(BoundRequest):
     capacity_factor: Annotated[float, Field(gt=0, le=1000)] | None = None
     overlap: Literal["L0", "L1", "L2", "L3", "none", "stream", "chunk", "tile"] | None = None
     dispatch_dtype: PrecisionName | None = None
+    communication_units: Annotated[int, Field(ge=0, le=4096)] | None = None
     layouts: bool = False

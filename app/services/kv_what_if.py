@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from app.services.context import Context
 from app.services.contracts import MAX_SEQUENCES, BoundRequest, KvRequest
 from app.services.estimate import BoundEstimate, estimate_bound
 from app.services.kv import KvEstimate, estimate_kv
+from app.services.page_state import address_of, communication_precision
 from app.services.references import resolve_model
 from app.services.run_lengths import stored_lengths
 from app.services.runs import get_view
@@ -88,9 +89,7 @@ class KvState:
 
     def query(self, **changes: Any) -> dict[str, str]:
         """The address of this state (with `changes`): only what differs from the defaults, in a fixed order."""
-        values = asdict(self) | changes
-        plain = asdict(KvState())
-        return {name: str(values[name]) for name in plain if values[name] != plain[name]}
+        return address_of(self, changes)
 
     def body(self, lengths: Lengths) -> dict[str, Any]:
         """The same question as a body of `POST /estimates/kv`, with the lengths one by one where they differ.
@@ -126,7 +125,7 @@ class KvState:
             "weights": self.weights,
             "activations": self.activations,
             "kv": self.kv,
-            "communication": self.activations if self.activations in ("bf16", "fp16", "fp32") else "bf16",
+            "communication": communication_precision(self.activations),
         }
         workload: dict[str, Any] = {
             "phase": "decode",

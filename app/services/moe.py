@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from app.catalog.calibration import load_calibration
@@ -30,6 +30,7 @@ from app.domain.moe_pipeline import (
     walls,
 )
 from app.domain.workload import Parallel
+from app.services.communication import share_of_units
 from app.services.context import Context
 from app.services.contracts import BoundRequest, MoeRequest
 from app.services.estimate import (
@@ -40,6 +41,7 @@ from app.services.estimate import (
     sources_of,
     terms_json,
 )
+from app.services.page_state import address_of, communication_precision, step_dtypes
 from app.services.references import own_names, resolve_model
 from app.services.what_if import WhatIf, state_of
 
@@ -95,14 +97,16 @@ def bound_request(request: MoeRequest) -> BoundRequest:
 def estimate_moe(ctx: Context, request: MoeRequest) -> MoeEstimate:
     """Answer `POST /estimates/moe`. Raises as `estimate_bound` does, and InvalidInput for a model without experts."""
     first_experts(resolve_model(ctx, request.model)[0])
-    return expert_layers(estimate_bound(ctx, bound_request(request)), request.ceilings)
+    step = estimate_bound(ctx, bound_request(request))
+    taken = request.communication_units
+    return expert_layers(step, request.ceilings, share_of_units(step.hardware, taken) if taken else 0.0)
 
 
-def expert_layers(step: BoundEstimate, ceilings: CeilingChoice = "peak") -> MoeEstimate:
+def expert_layers(step: BoundEstimate, ceilings: CeilingChoice = "peak", contention: float = 0.0) -> MoeEstimate:
     """The expert layers of an estimated step. Raises InvalidInput for a model without experts."""
     moe = first_experts(step.model)
     layout = layout_of(step.model, step.workload, step.hardware.ranks_per_node)
-    found = pipeline(step.bound, step.model, step.workload, layout, load_calibration())
+    found = pipeline(step.bound, step.model, step.workload, layout, load_calibration(), contention)
     dtype = step.workload.dtypes.activations
     return MoeEstimate(
         step=step,
@@ -174,7 +178,7 @@ def _choice(found: MoeEstimate, name: str, parallel: Parallel) -> LayoutChoice:
         workload = replace(workload, dispatch=replace(asked.dispatch, replicas=0))
     try:
         other = bound_of(step.hardware, step.model, workload, found.ceilings)
-        return LayoutChoice(name, parallel, batch, expert_layers(other, found.ceilings))
+        return LayoutChoice(name, parallel, batch, expert_layers(other, found.ceilings, found.pipeline.contention))
     except (InvalidInput, MissingFigure) as error:
         reason = error.reason if isinstance(error, InvalidInput) else str(error)
         return LayoutChoice(name, parallel, batch, None, reason)
@@ -199,6 +203,8 @@ def moe_json(found: MoeEstimate) -> dict[str, Any]:
         "overlap": seen.level,
         "exposed_communication_s": seen.exposed_communication,
         "overlap_levels": dict(seen.levels),
+        "contention": seen.contention,
+        "slowed_s": seen.slowed,
         "timeline": {
             level: [
                 {"stage": b.stage, "lane": b.lane, "start_s": b.start, "end_s": b.end, "binding": b.binding}
@@ -232,7 +238,7 @@ def moe_json(found: MoeEstimate) -> dict[str, Any]:
         "devices": int(float(step.bound.table.devices)),
         "hardware": {"id": step.hardware.id, "name": step.hardware.name},
         "model": {"id": step.model.id, "name": step.model.name},
-        "assumptions": list(dict.fromkeys((*step.assumptions, *ASSUMPTIONS))),
+        "assumptions": list(dict.fromkeys((*step.assumptions, *ASSUMPTIONS, _contention_note(seen.contention)))),
         "sources": sources_of(step.hardware, step.bound),
     }
 
@@ -240,10 +246,18 @@ def moe_json(found: MoeEstimate) -> dict[str, Any]:
 ASSUMPTIONS: tuple[str, ...] = (
     "An exchange can hide behind the experts' products, their activation and the shared expert of the same direction: "
     "0, 30, 70 and 90 % of that time at L0 to L3, a judgement below published ceilings.",
-    "Kernels that communicate are not charged for the units they occupy.",
     "Both tiers are driven at once: the slower one decides how long an exchange takes.",
     "Expected times of stages are fitted kernels one after another, without the factor of a whole step.",
 )
+
+
+def _contention_note(contention: float) -> str:
+    if not contention:
+        return "Kernels that communicate are not charged for the units they occupy."
+    return (
+        f"While an exchange is hidden, what hides it runs at {1 - contention:.0%} of its speed: the exchange's kernels "
+        "occupy the other compute units. Fewer units may slow the exchange, which is not counted."
+    )
 
 
 def stages_json(seen: Pipeline) -> list[dict[str, Any]]:
@@ -361,6 +375,7 @@ class MoeState:
     capacity: float = 0.0
     replicas: int = 0
     overlap: str = "stream"
+    units: int = 0
     recompute: str = "none"
     zero: int = 1
     launch: str = "graph"
@@ -368,15 +383,13 @@ class MoeState:
 
     def query(self, **changes: Any) -> dict[str, str]:
         """The address of this state (with `changes`): only what differs from the defaults, in a fixed order."""
-        values, plain = asdict(self) | changes, asdict(MoeState())
-        return {name: str(values[name]) for name in plain if values[name] != plain[name]}
+        return address_of(self, changes)
 
     def body(self) -> dict[str, Any]:
         """The same question as a body of `POST /estimates/bound`. Raises InvalidInput for an unreadable histogram."""
         train = self.phase == "train"
-        communication = self.activations if self.activations in ("bf16", "fp16", "fp32") else "bf16"
         dispatch: dict[str, Any] = {"scheme": self.scheme}
-        if self.dispatch != communication:
+        if self.dispatch != communication_precision(self.activations):
             dispatch["dtype"] = self.dispatch
         if self.node_limit and self.scheme != "all_gather":
             dispatch["node_limit"] = self.node_limit
@@ -392,14 +405,7 @@ class MoeState:
             "batch": self.batch,
             "seq_len": 1 if self.phase == "decode" else self.seq,
             "context_len": 0 if train else self.context,
-            "dtypes": {
-                "weights": self.weights,
-                "activations": self.activations,
-                "kv": self.kv,
-                "gradients": "bf16" if self.weights != "fp32" else "fp32",
-                "optimizer": "fp32",
-                "communication": communication,
-            },
+            "dtypes": step_dtypes(self.weights, self.activations, self.kv),
             "parallel": parallel,
             "launch_mode": self.launch,
             "routing": self._routing(),
@@ -433,6 +439,7 @@ FIELD_OF_LOC: Mapping[tuple[str, ...], str] = {
     ("workload", "context_len"): "context",
     ("workload", "launch_mode"): "launch",
     ("workload", "overlap"): "overlap",
+    ("communication_units",): "units",
     ("workload", "recompute"): "recompute",
     ("workload", "dtypes", "weights"): "weights",
     ("workload", "dtypes", "activations"): "activations",
@@ -490,13 +497,15 @@ class MoeAnswer:
     headline: str
     details: tuple[str, ...]
     request: Mapping[str, Any]
+    bound_request: Mapping[str, Any]
 
 
 def answer(ctx: Context, state: MoeState) -> MoeAnswer:
     """Evaluate a state of the page. Errors are those of `estimate_moe`."""
     body = state.body()
-    found = estimate_moe(ctx, MoeRequest.model_validate(body))
-    return MoeAnswer(state, found, layout_choices(found), headline(found), details(found), body)
+    asked = body | ({"communication_units": state.units} if state.units else {})
+    found = estimate_moe(ctx, MoeRequest.model_validate(asked))
+    return MoeAnswer(state, found, layout_choices(found), headline(found), details(found), asked, body)
 
 
 def headline(found: MoeEstimate) -> str:

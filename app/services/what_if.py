@@ -21,6 +21,7 @@ from app.services.context import Context
 from app.services.contracts import BoundRequest, OffloadBody
 from app.services.estimate import BoundEstimate, estimate_bound, known_precisions, preferred_precision
 from app.services.levers import refusals
+from app.services.page_state import address_of, step_dtypes
 from app.services.references import own_names, resolve_hardware, resolve_model
 
 DEFAULT_HARDWARE = "nvidia-h100-sxm"
@@ -77,8 +78,7 @@ class WhatIf:
 
     def query(self, **changes: Any) -> dict[str, str]:
         """The address of this state (with `changes`): only what differs from the defaults, in a fixed order."""
-        values = {name: getattr(self, name) for name in FIELDS} | changes
-        return {name: str(values[name]) for name in FIELDS if values[name] != _DEFAULTS[name]}
+        return address_of(self, changes)
 
     def request(self, model: ModelSpec) -> BoundRequest:
         """The same question as a body of `POST /estimates/bound`."""
@@ -100,14 +100,7 @@ class WhatIf:
             "batch": self.batch,
             "seq_len": 1 + self.drafts if self.phase == "decode" else self.seq,
             "context_len": 0 if train or not model.generates else self.context,
-            "dtypes": {
-                "weights": self.weights,
-                "activations": self.activations,
-                "kv": self.kv,
-                "gradients": "bf16" if self.weights != "fp32" else "fp32",
-                "optimizer": "fp32",
-                "communication": self.activations if self.activations in ("bf16", "fp16", "fp32") else "bf16",
-            },
+            "dtypes": step_dtypes(self.weights, self.activations, self.kv),
             "launch_mode": self.launch,
         }
         if train:
@@ -287,7 +280,6 @@ def _fitting(preset: dict[str, int | str]) -> dict[str, int | str]:
 
 
 FIELDS: tuple[str, ...] = tuple(f.name for f in fields(WhatIf))
-_DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(WhatIf)}
 """Keys of the page's address, in the order of the controls."""
 
 FIELD_OF_LOC: Mapping[tuple[str, ...], str] = {

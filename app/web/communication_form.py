@@ -128,6 +128,7 @@ CONTROLS: Mapping[str, Control] = {
             least=0,
             most=0.9,
         ),
+        Control("units", "Or its units", "whole", "", "Compute units given to the exchange", least=0, most=4096),
         Control(
             "step", "Step", "seconds", "6.73838 ms", "As measured, with communication", "ms", 0, 1e6, stays_empty=True
         ),
@@ -180,7 +181,8 @@ CONTROLS: Mapping[str, Control] = {
                 ("gpipe", "GPipe"),
                 ("1f1b", "1F1B"),
                 ("interleaved", "Interleaved 1F1B"),
-                ("zero_bubble", "Zero bubble"),
+                ("zero_bubble", "Zero bubble (ZB-H1)"),
+                ("dualpipe", "DualPipe"),
             ),
         ),
         Control("stages", "Stages", "whole", "4", most=256),

@@ -26,6 +26,7 @@ _WHOLE: Mapping[str, tuple[str, int, int]] = {
     "zero": ("ZeRO stage", 0, 3),
     "node_limit": ("Node limit", 0, 100_000),
     "replicas": ("Replicas", 0, 100_000),
+    "units": ("Units for the exchange", 0, 4096),
 }
 _DECIMAL: Mapping[str, tuple[str, float, float]] = {
     "alpha": ("Zipf exponent", 0.0, 100.0),

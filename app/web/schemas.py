@@ -306,6 +306,8 @@ class MoeAnswer(Answer):
     load: ExpertLoadOut
     exposed_communication_s: float
     overlap_levels: Annotated[dict[str, float], Field(description="Seconds at L0 to L3.")]
+    contention: Annotated[float, Field(description="Share of the compute units that a hidden exchange occupies.")]
+    slowed_s: Annotated[float, Field(description="What that adds at the asked level; it is in `overlap_levels`.")]
     walls: WallsOut
     intensity: LinkIntensityOut
     step: Annotated[dict[str, Any], Field(description="The whole step, as `POST /estimates/bound` answers it.")]

@@ -10,6 +10,7 @@ from app.domain.errors import InvalidInput
 from app.domain.overlap import (
     chunk_counts,
     chunked_timeline,
+    dualpipe_bubble,
     exposed_communication,
     exposed_forecast,
     pipeline_timeline,
@@ -129,6 +130,34 @@ def test_simulated_bubbles_are_the_closed_forms(stages: int, groups: int, forwar
     assert equal.bubble == pytest.approx((stages - 1) * 1.0)  # F + B - 2 W
 
 
+@pytest.mark.parametrize(("stages", "batches"), [(2, 4), (4, 8), (4, 10), (8, 20), (16, 32)])
+def test_a_pipeline_from_both_ends_is_its_closed_form(stages: int, batches: int) -> None:
+    """DualPipe's own table: bubble (p/2 - 1)(F&B + B - 3W) and p + 1 micro-batches held, with W = F and B = 2 F."""
+    line = pipeline_timeline("dualpipe", stages, batches, forward=1.0, backward=2.0)
+    assert line.bubble == pytest.approx(dualpipe_bubble(stages, 1.0, 2.0, 1.0)) == pytest.approx(stages - 2)
+    assert line.in_flight == (stages + 1,) * stages
+    assert line.parameter_copies == 2
+    for device in range(stages):
+        mine = sorted((s.start, s.end, s.what, s.index) for s in line.segments if s.lane == device)
+        assert sum(end - start for start, end, _, _ in mine) == pytest.approx(line.work)
+        assert all(one[1] <= two[0] + 1e-9 for one, two in pairwise(mine))
+        assert sorted(index for _, _, what, index in mine if what == "F") == list(range(batches))
+        # a backward pass follows its forward pass, weight gradients follow that
+        first = {(what, index): start for start, _, what, index in reversed(mine)}
+        assert all(first["B", i] > first["F", i] for i in range(batches))
+        assert all(first["W", i] > first["B", i] for i in range(batches) if ("W", i) in first)
+    # a pass waits for the neighbour that hands it over, with the time in between
+    late = pipeline_timeline("dualpipe", stages, batches, forward=1.0, backward=2.0, hand_over=0.1)
+    ends = {(s.what, s.index, s.lane): s.end for s in late.segments}
+    for s in late.segments:
+        before = s.lane - 1 if s.index < batches // 2 else s.lane + 1
+        if s.what == "F" and 0 <= before < stages:
+            assert s.start >= ends["F", s.index, before] + 0.1 - 1e-9
+    for wrong in ((3, 12), (4, 9), (4, 6)):
+        with pytest.raises(InvalidInput, match="DualPipe"):
+            pipeline_timeline("dualpipe", *wrong, forward=1.0, backward=2.0)
+
+
 @pytest.mark.parametrize(
     ("schedule", "chunks", "share"),
     [("1f1b", 1, 0.179487), ("interleaved", 4, 0.051852), ("zero_bubble", 1, 0.067961)],
@@ -170,7 +199,8 @@ def test_what_is_held_in_flight() -> None:
         ("interleaved", 6, 2, "micro_batches"),
         ("interleaved", 8, 1, "virtual_stages"),
         ("1f1b", 8, 2, "virtual_stages"),
-        ("dualpipe", 8, 1, "schedule"),
+        ("dualpipe", 6, 1, "micro_batches"),
+        ("chimera", 8, 1, "schedule"),
         ("1f1b", 20_000, 1, "micro_batches"),
     ],
 )

@@ -10,6 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from fastapi.testclient import TestClient
 
+from app.web.formatting import exact
+
 PARTIAL = {"HX-Request": "true", "HX-Request-Type": "partial"}
 VIEWS = ("collective", "overlap", "exposed", "sharding", "pipeline", "context")
 H200 = "nvidia-h200-sxm"
@@ -262,3 +264,33 @@ def test_the_address_keeps_only_what_differs_and_other_questions_keep_their_cont
 
 def test_every_sub_page_leads_here(client: TestClient) -> None:
     assert 'href="/comm"' in client.get("/memory").text
+
+
+def test_units_given_to_an_exchange_slow_the_product(client: TestClient) -> None:
+    """33 of 132 units are a quarter: the same as the share, and the page shows what that costs."""
+    body = {"hardware": "nvidia-h100-sxm", "gemm": {"m": 8192, "n": 8192, "k": 3584}, "ranks": 8}
+    units = api(client, "overlap", **body, communication_units=33)
+    share = api(client, "overlap", **body, contention=0.25)
+    none = api(client, "overlap", **body, communication_units=0)
+    assert units["contention"] == 0.25
+    assert units["levels"] == share["levels"]
+    assert none["slowed_s"] == 0 < units["slowed_s"] < none["communication_s"]
+    page = client.get("/comm?view=overlap&hardware=nvidia-h100-sxm&units=33").text
+    assert f'data-exact="{exact(units["slowed_s"], "s")}"' in page
+    for query, words in (("units=131", "at most 118"), ("units=8&contention=0.1", "give one of them")):
+        answer = client.get(f"/comm?view=overlap&hardware=nvidia-h100-sxm&{query}")
+        assert answer.status_code == 422
+        assert words in answer.text.split('id="lab-error-units"', 1)[1].split("</p>", 1)[0]
+
+
+def test_a_pipeline_from_both_ends_on_the_page(client: TestClient) -> None:
+    found = api(client, "pipeline", schedule="dualpipe", stages=8, micro_batches=32)
+    assert found["bubble_of_work"] == pytest.approx(6 / 96) == found["formula_bubble_of_work"]
+    assert found["in_flight_micro_batches"] == [9] * 8
+    assert found["parameter_copies"] == 2
+    page = client.get("/comm?view=pipeline&schedule=dualpipe&stages=8&micro_batches=32").text
+    assert "DualPipe over 8 stages waits" in page
+    assert "parameters of two stages" in page
+    answer = client.get("/comm?view=pipeline&schedule=dualpipe&stages=3&micro_batches=12")
+    assert answer.status_code == 422
+    assert "must be even" in answer.text.split('id="lab-error-stages"', 1)[1].split("</p>", 1)[0]

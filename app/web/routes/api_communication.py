@@ -159,6 +159,7 @@ class PipelineAnswer(Answer):
     bubble_of_work: float
     bubble_share: float
     formula_bubble_of_work: Annotated[float | None, Field(description="Null where no closed form fits the times.")]
+    parameter_copies: Annotated[int, Field(description="Stages whose parameters a device holds: 2 in DualPipe.")]
     in_flight_micro_batches: Annotated[list[float], Field(description="Most at once, stage by stage.")]
     schedules: list[dict[str, Any]]
     timeline: list[SegmentAnswer]

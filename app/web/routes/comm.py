@@ -60,6 +60,7 @@ PRESETS: Mapping[str, tuple[tuple[str, dict[str, str]], ...]] = {
         ("1F1B, 4 stages", {}),
         ("Interleaved", {"schedule": "interleaved", "virtual_stages": "2"}),
         ("Zero bubble", {"schedule": "zero_bubble"}),
+        ("DualPipe", {"schedule": "dualpipe"}),
         ("GPipe", {"schedule": "gpipe"}),
     ),
     "context": (("128k prompt", {}), ("Short, 8k", {"prompt": "8192"}), ("Over nodes", {"cp": "32"})),
@@ -407,6 +408,7 @@ def pipeline_view(found: PageAnswer) -> dict[str, Any]:
                 {"label": "Step", "unit": "s"},
                 {"label": "Bubble", "unit": "ratio"},
                 {"label": "Micro-batches held at most", "numeric": True},
+                {"label": "Stages' parameters held", "numeric": True},
             ],
             "rows": [
                 [
@@ -417,6 +419,7 @@ def pipeline_view(found: PageAnswer) -> dict[str, Any]:
                     row["time_s"],
                     row["bubble_share"],
                     {"text": f"{row['in_flight_micro_batches']:.3g}", "value": row["in_flight_micro_batches"]},
+                    {"text": str(row["parameter_copies"]), "value": row["parameter_copies"]},
                 ]
                 for row in result["schedules"]
             ],
