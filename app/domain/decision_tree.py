@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 Answer: TypeAlias = Literal["yes", "no", "unknown"]
 DecidedBy: TypeAlias = Literal["data", "user", "assumed"]
-Status: TypeAlias = Literal["found", "likely", "possible", "afterwards"]
+Status: TypeAlias = Literal["found", "likely", "afterwards", "possible"]
 Value: TypeAlias = float | bool | str
 Limit: TypeAlias = Literal["", "at_most", "at_least"]
 Op: TypeAlias = Literal["<", "<=", ">", ">=", "=="]
@@ -22,9 +22,9 @@ Op: TypeAlias = Literal["<", "<=", ">", ">=", "=="]
 NEAR = 0.10
 """How near to a threshold, relative to it, an answer is called near (our judgement)."""
 
-STATUSES: tuple[Status, ...] = ("found", "likely", "possible", "afterwards")
-"""From the surest: where the walk ends; what known values decide behind an open question; what is not ruled out there;
-and what would be next once the first is cured."""
+STATUSES: tuple[Status, ...] = ("found", "likely", "afterwards", "possible")
+"""From the surest: where the walk ends; what known values decide behind an open question; what would be next once the
+first is cured; and what is not ruled out."""
 
 ROUNDING = 1e-9
 """Relative distance within which a value is its threshold: floats that are equal on paper differ by less."""
@@ -214,12 +214,13 @@ def check(test: TreeTest, evidence: Mapping[str, Evidence]) -> Check:
         return Check(test, found, threshold, "unknown", near=False)
     holds = _holds(found.value, test.op, threshold)
     distance = _distance(found.value, threshold)
-    near = distance is not None and abs(distance) <= NEAR + ROUNDING
+    near = distance is not None and abs(distance) <= NEAR + ROUNDING and test.threshold.origin != "definition"
     if found.limit:
         # "at most 0.1" refutes "> 0.15" and proves "< 0.15", but says nothing about "> 0.05"
         settles = (found.limit == "at_most") == ((test.op in ("<", "<=")) == holds)
         if test.op == "==" or not settles:
             return Check(test, found, threshold, "unknown", near=False)
+        near = False  # how near the limit is says nothing of the value
     return Check(test, found, threshold, "yes" if holds else "no", near)
 
 
@@ -387,8 +388,8 @@ class _Walker:
     def _look(self, place: str, via: tuple[str, ...], status: Status) -> None:
         """Leaves beyond an open question, or beyond a finding, that something known speaks for; nobody is asked."""
         for leaf, reasons, direct in self._explore(place, via):
-            if reasons:
-                self._reach(leaf, status if direct or status == "afterwards" else "possible", reasons)
+            if reasons and (direct or status != "afterwards"):
+                self._reach(leaf, status if direct else "possible", reasons)
 
     def _explore(
         self, place: str, via: tuple[str, ...], seen: set[str] | None = None, direct: bool = False

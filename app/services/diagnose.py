@@ -1,0 +1,872 @@
+"""Diagnosis: evidence of a run or an estimate walks a decision tree, and each technique at its end is tried on the
+workload's own cost table."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from app.domain.decision_tree import (
+    Answer,
+    Check,
+    Evidence,
+    Leaf,
+    Node,
+    Reached,
+    Step,
+    Tree,
+    TreeMetric,
+    Trees,
+    Value,
+    Walk,
+    decide,
+    walk,
+)
+from app.domain.errors import DomainError, InvalidInput
+from app.domain.hardware import HardwareProfile
+from app.domain.levers.base import LeverRequest
+from app.domain.levers.registry import LEVERS
+from app.domain.model import STATE_MIXERS, ModelSpec
+from app.domain.run_analysis import BoundRow, share_text, time_text
+from app.domain.tree_evidence import all_reduce_share, of_bound, of_estimate, of_row, of_run, strongest, with_derived
+from app.domain.workload import Workload
+from app.services.communication import link_models
+from app.services.context import Context
+from app.services.contracts import BoundRequest, Contract
+from app.services.estimate import BoundEstimate, LedgerRow, bound_of, estimate_bound
+from app.services.runs import RunView, get_view, workload_body
+from app.services.what_if import WhatIf, state_of
+from app.storage.errors import NotFound
+
+MAX_TITLE = 200
+MAX_NOTES = 20_000
+SNAPSHOT_VERSION = 1
+ScenarioName = Literal["dense_train", "prefill", "decode", "moe", "vlm", "diffusion", "ssm"]
+AnswerName = Literal["yes", "no", "unknown"]
+Name = Annotated[str, Field(min_length=1, max_length=80)]
+
+_ROW_OF: Mapping[str, tuple[str, ...]] = {
+    "dense_train": ("train",),
+    "prefill": ("prefill", "decode"),
+    "decode": ("decode", "prefill"),
+}
+"""Which measured step a scenario is about, where a run has several; the others take the run's main one."""
+
+CONTRADICTION = "faster-than-bound"
+
+
+# ---- what is asked ------------------------------------------------------------------------------------------------
+
+
+def _unwrapped(value: Any) -> Any:
+    """An estimate may be written as in a comparison: {"kind": "bound", "request": {...}}."""
+    if isinstance(value, Mapping) and set(value) == {"kind", "request"} and value["kind"] == "bound":
+        return value["request"]
+    return value
+
+
+class DiagnosisRequest(Contract):
+    """Body of `POST /diagnoses`. `evidence` are values that no file carries, by the metrics of `GET /scenarios`; they
+    count as the user's word. `answers` are a person's, by node, and stand over the evidence."""
+
+    scenario: ScenarioName
+    run: Name | None = None
+    estimate: Annotated[BoundRequest, BeforeValidator(_unwrapped)] | None = None
+    evidence: Annotated[dict[str, bool | float | str | None], Field(max_length=200)] = Field(default_factory=dict)
+    answers: Annotated[dict[str, AnswerName], Field(max_length=200)] = Field(default_factory=dict)
+    title: Annotated[str, Field(max_length=MAX_TITLE)] = ""
+    notes: Annotated[str, Field(max_length=MAX_NOTES)] = ""
+
+
+# ---- the subject: what the evidence is of -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is diagnosed: a run, an estimate, both or neither, and the step that techniques are tried on."""
+
+    scenario: Tree
+    view: RunView | None = None
+    row: BoundRow | None = None
+    estimate: BoundEstimate | None = None
+    request: BoundRequest | None = None
+
+    @property
+    def hardware(self) -> HardwareProfile | None:
+        if self.row is not None and self.view is not None:
+            return self.view.hardware
+        return None if self.estimate is None else self.estimate.hardware
+
+    @property
+    def model(self) -> ModelSpec | None:
+        if self.row is not None and self.view is not None:
+            return self.view.model
+        return None if self.estimate is None else self.estimate.model
+
+    @property
+    def workload(self) -> Workload | None:
+        if self.row is not None:
+            return self.row.workload
+        return None if self.estimate is None else self.estimate.workload
+
+    @property
+    def words(self) -> str:
+        """Whom the walk is about, in words."""
+        if self.view is not None:
+            return self.view.run.name
+        if self.estimate is not None:
+            return f"{self.estimate.workload.phase} of {self.estimate.model.name} on {self.estimate.hardware.name}"
+        return "stated evidence"
+
+
+def subject_of(ctx: Context, request: DiagnosisRequest) -> Subject:
+    """The run and the estimate of a request. Raises InvalidInput at `run` or `estimate` for what cannot be had."""
+    tree = ctx.catalog.trees.scenarios[request.scenario]
+    view: RunView | None = None
+    if request.run is not None:
+        try:
+            view = get_view(ctx, request.run)
+        except NotFound as error:
+            raise InvalidInput(("run",), f"there is no run {request.run[:40]!r}") from error
+    estimate: BoundEstimate | None = None
+    if request.estimate is not None:
+        try:
+            estimate = estimate_bound(ctx, request.estimate)
+        except InvalidInput as error:
+            raise InvalidInput(("estimate", *error.loc), error.reason) from error
+        except DomainError as error:
+            raise InvalidInput(("estimate",), str(error)) from error
+    return Subject(tree, view, None if view is None else row_for(view, request.scenario), estimate, request.estimate)
+
+
+def row_for(view: RunView, scenario: str) -> BoundRow | None:
+    """The measured step that a scenario asks about."""
+    rows = view.analysis.rows
+    for what in _ROW_OF.get(scenario, ()):
+        found = next((row for row in rows if row.what == what), None)
+        if found is not None:
+            return found
+    return view.analysis.main
+
+
+def scenario_of(view: RunView) -> ScenarioName:
+    """The scenario that fits a run best: by what the model is, then by what was measured."""
+    model, main = view.model, view.analysis.main
+    mode = main.what if main is not None else view.run.parsed.workload.mode
+    if model is not None:
+        if model.denoiser is not None:
+            return "diffusion"
+        if model.is_moe:
+            return "moe"
+        if any(isinstance(mixer, STATE_MIXERS) for _, mixer in model.state_groups()):
+            return "ssm"
+        if model.tower is not None and mode == "train":
+            return "vlm"
+    if mode == "train":
+        return "dense_train"
+    return "prefill" if mode == "prefill" else "decode"
+
+
+# ---- evidence -----------------------------------------------------------------------------------------------------
+
+
+def gather(ctx: Context, subject: Subject, stated: Mapping[str, Value | None] | None = None) -> dict[str, Evidence]:
+    """Everything that is known, each value with its source: the user's word, the run, its bound, the estimate.
+
+    A measured value always wins over a computed one. Raises InvalidInput at `evidence` for a name or value that no
+    question reads.
+    """
+    trees = ctx.catalog.trees
+    sources: list[Iterable[Evidence]] = [_stated(trees, stated or {})]
+    if subject.view is not None:
+        view = subject.view
+        sources.append(of_run(view.run.parsed, trees.metrics))
+        errors = [f for f in view.findings if f.severity == "error" and f.check != CONTRADICTION]
+        words = ", ".join(dict.fromkeys(f.check for f in errors)) or "no finding is an error"
+        sources.append([Evidence("lint_errors", float(len(errors)), "measured", f"findings of the run: {words}")])
+        row = subject.row
+        if row is not None and view.hardware is not None and view.model is not None:
+            held = bound_of(view.hardware, view.model, row.workload)
+            sources.append(of_row(row, view.run.parsed, view.hardware.memory_capacity, _host_time(held)))
+            sources += _of_table(held, row.measured)
+    if subject.estimate is not None:
+        estimate = subject.estimate
+        host = _host_time(estimate)
+        sources += _of_table(estimate, float(estimate.bound.overlapped) + host)
+        if subject.view is None:
+            sources.append(of_estimate(estimate.bound, estimate.workload, estimate.memory, host))
+    return with_derived(with_derived(strongest(*sources)))
+
+
+def _of_table(estimate: BoundEstimate, step: float) -> list[Iterable[Evidence]]:
+    """What a step's table, memory and layout say; `step` is its time, measured or least."""
+    hardware, model, workload = estimate.hardware, estimate.model, estimate.workload
+    per_node = hardware.ranks_per_node
+    return [
+        all_reduce_share(estimate.bound, model, workload, link_models(hardware), per_node, step),
+        of_bound(estimate.bound, model, workload, estimate.memory, per_node),
+    ]
+
+
+def _host_time(estimate: BoundEstimate) -> float:
+    """What launching kernels one by one adds to the forecast; 0 where graphs are replayed."""
+    if estimate.workload.launch_mode != "eager":
+        return 0.0
+    graph = bound_of(estimate.hardware, estimate.model, replace(estimate.workload, launch_mode="graph"))
+    return max(estimate.expected.time - graph.expected.time, 0.0)
+
+
+def _stated(trees: Trees, values: Mapping[str, Value | None]) -> list[Evidence]:
+    return [
+        Evidence(name, checked_value(trees, name, value), "user", "stated by the user")
+        for name, value in values.items()
+        if value is not None
+    ]
+
+
+def checked_value(trees: Trees, name: str, value: Value) -> Value:
+    """A stated value as the tests take it. Raises InvalidInput at `evidence` with what would be right."""
+    loc = ("evidence", name[:80])
+    metric = trees.metrics.get(name)
+    if metric is None:
+        near = difflib.get_close_matches(name, list(trees.metrics), n=1, cutoff=0.6)
+        hint = f": did you mean {near[0]!r}?" if near else ": GET /api/v1/scenarios lists those there are"
+        raise InvalidInput(loc, f"no question reads {name[:60]!r}{hint}")
+    if metric.kind == "choice":
+        if value not in metric.choices:
+            raise InvalidInput(loc, f"must be one of {', '.join(metric.choices)}")
+        return value
+    if metric.kind == "flag":
+        if value in (0, 1):
+            return bool(value)
+        raise InvalidInput(loc, "must be true or false")
+    if isinstance(value, (bool, str)):
+        raise InvalidInput(loc, f"must be a number ({metric.unit})")
+    number = float(value)
+    if not math.isfinite(number) or number < metric.least or (metric.most is not None and number > metric.most):
+        limits = f"from {metric.least:g}" + ("" if metric.most is None else f" to {metric.most:g}")
+        hint = f": write {number / 100:g} for {number:g} %" if metric.most == 1 and 1 < number <= 100 else ""
+        raise InvalidInput(loc, f"must be a number {limits}{hint}")
+    return number
+
+
+# ---- what each technique would save ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A technique tried on the step. Times are of the whole step's tokens, so that a step that emits more compares.
+
+    `reason` says why there is no number. `already` marks what the bound takes for granted: the saving is then what a
+    stack without it loses, at most what the measurement lies above its bound.
+    """
+
+    technique: str
+    lever: bool
+    applies: bool
+    reason: str = ""
+    already: bool = False
+    before: float | None = None
+    after: float | None = None
+    expected_before: float | None = None
+    expected_after: float | None = None
+    saving: float | None = None
+    bound_saving: float | None = None
+    notes: tuple[str, ...] = ()
+    extra: Mapping[str, float] = field(default_factory=dict)
+
+
+Trier = Callable[[str], Trial]
+
+
+def trier(subject: Subject) -> Trier:
+    """Tries techniques on a subject's step, each once."""
+    hardware, model, workload = subject.hardware, subject.model, subject.workload
+    measured = None if subject.row is None else (subject.row.measured, subject.row.bound)
+    known: dict[str, Trial] = {}
+
+    def attempt(technique: str) -> Trial:
+        if technique not in LEVERS:
+            return Trial(technique, lever=False, applies=True, reason="no estimate can show it")
+        if hardware is None or model is None or workload is None:
+            return Trial(technique, lever=True, applies=True, reason="no workload to try it on")
+        ceilings = "peak" if subject.request is None else subject.request.ceilings
+        try:
+            row = bound_of(hardware, model, workload, ceilings, levers=[LeverRequest(technique)]).ledger[0]
+        except DomainError as error:
+            reason = error.reason if isinstance(error, InvalidInput) else str(error)
+            return Trial(technique, lever=True, applies=False, reason=reason.removeprefix(f"{technique}: "))
+        return _trial(row, measured)
+
+    def once(technique: str) -> Trial:
+        if technique not in known:
+            known[technique] = attempt(technique)
+        return known[technique]
+
+    return once
+
+
+def _trial(row: LedgerRow, measured: tuple[float, float] | None) -> Trial:
+    before, after = row.before, row.after
+    # seconds of the devices for the same tokens: a lever may change both
+    scale = float(before.bound.table.tokens) / float(after.bound.table.tokens or 1.0)
+    scale *= float(after.bound.table.devices) / float(before.bound.table.devices)
+    bounds = float(before.bound.overlapped), float(after.bound.overlapped) * scale
+    expected = before.expected.time, after.expected.time * scale
+    notes = []
+    if before.bound.table.devices != after.bound.table.devices:
+        devices = int(before.bound.table.devices), int(after.bound.table.devices)
+        notes.append(f"It changes the devices from {devices[0]:,} to {devices[1]:,}; times are device-seconds.")
+    if before.bound.table.tokens != after.bound.table.tokens:
+        notes.append("It changes the tokens of a step; times are for the tokens of the step before.")
+    already = row.lever.ideal
+    saving: float | None = expected[0] - expected[1]
+    if already:
+        saving = None if measured is None else max(min(saving or 0.0, measured[0] - measured[1]), 0.0)
+    extra = {
+        "flop": after.bound.total("executed") - before.bound.total("executed"),
+        "hbm_bytes": after.bound.hbm_bytes - before.bound.hbm_bytes,
+        "net_bytes": after.bound.net_bytes - before.bound.net_bytes,
+        "launches": after.bound.total("launches") - before.bound.total("launches"),
+        "memory_bytes": after.memory.peak - before.memory.peak,
+    }
+    reason = ""
+    if already:
+        reason = (
+            "The bound takes it for granted: this is what a stack without it loses, at most the gap that was measured."
+            if measured is not None
+            else "The estimate takes it for granted: nothing is left to save unless the stack lacks it."
+        )
+    return Trial(
+        row.lever.id,
+        lever=True,
+        applies=True,
+        reason=reason,
+        already=already,
+        before=bounds[0],
+        after=bounds[1],
+        expected_before=expected[0],
+        expected_after=expected[1],
+        saving=saving,
+        bound_saving=bounds[0] - bounds[1],
+        notes=tuple(notes),
+        extra={name: value for name, value in extra.items() if abs(value) > 1e-9},
+    )
+
+
+# ---- the diagnosis ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A walk with everything that its page shows."""
+
+    subject: Subject
+    evidence: Mapping[str, Evidence]
+    walked: Walk
+    directions: tuple[tuple[Reached, Leaf, tuple[Trial, ...]], ...]
+    request: DiagnosisRequest
+
+
+def diagnose(ctx: Context, request: DiagnosisRequest) -> Diagnosis:
+    """Walk the tree. Raises InvalidInput for what the request names and nobody knows."""
+    trees = ctx.catalog.trees
+    nodes = {name for tree in trees.scenarios.values() for name in tree.nodes}
+    for name in request.answers:
+        if name not in nodes:
+            raise InvalidInput(("answers", name[:80]), "no tree asks this: GET /api/v1/scenarios lists the nodes")
+    subject = subject_of(ctx, request)
+    evidence = gather(ctx, subject, request.evidence)
+    return walked(ctx, subject, evidence, request)
+
+
+def walked(ctx: Context, subject: Subject, evidence: Mapping[str, Evidence], request: DiagnosisRequest) -> Diagnosis:
+    """The walk over evidence that is gathered already."""
+    found = walk(subject.scenario, evidence, request.answers)
+    attempt = trier(subject)
+    directions = [
+        (reached, leaf, _ranked(leaf, attempt))
+        for reached in found.directions
+        for leaf in (ctx.catalog.trees.leaves[reached.leaf],)
+    ]
+    return Diagnosis(subject, evidence, found, tuple(_by_saving(directions)), request)
+
+
+def _ranked(leaf: Leaf, attempt: Trier) -> tuple[Trial, ...]:
+    """Techniques by what they save here; those without a number in the leaf's order, those that do not apply last."""
+    trials = [attempt(id_) for id_ in leaf.techniques]
+    order = {trial.technique: place for place, trial in enumerate(trials)}
+
+    def key(trial: Trial) -> tuple[int, float, int]:
+        if not trial.applies:
+            return 2, 0.0, order[trial.technique]
+        if trial.saving is None:
+            return 1, 0.0, order[trial.technique]
+        return 0 if trial.saving > 0 else 1, -trial.saving, order[trial.technique]
+
+    return tuple(sorted(trials, key=key))
+
+
+def _by_saving(
+    directions: Sequence[tuple[Reached, Leaf, tuple[Trial, ...]]],
+) -> list[tuple[Reached, Leaf, tuple[Trial, ...]]]:
+    """Directions of one standing by their best predicted saving; the walk's own order where nothing is predicted."""
+
+    def best(item: tuple[Reached, Leaf, tuple[Trial, ...]]) -> float:
+        return max((trial.saving for trial in item[2] if trial.saving is not None), default=0.0)
+
+    standing = list(dict.fromkeys((item[0].status, bool(item[0].via)) for item in directions))
+    return sorted(
+        directions,
+        key=lambda item: (standing.index((item[0].status, bool(item[0].via))), -max(best(item), 0.0)),
+    )
+
+
+# ---- JSON ---------------------------------------------------------------------------------------------------------
+
+
+def diagnosis_json(ctx: Context, found: Diagnosis) -> dict[str, Any]:
+    """The answer of `POST /diagnoses`, which is also what is stored: everything that a reader sees."""
+    trees, walk_ = ctx.catalog.trees, found.walked
+    return {
+        "version": SNAPSHOT_VERSION,
+        "scenario": found.subject.scenario.id,
+        "scenario_title": found.subject.scenario.title,
+        "subject": subject_json(found.subject),
+        "headline": headline(ctx, found),
+        "path": [step_json(trees, step) for step in walk_.steps],
+        "next": None if walk_.next is None else next_json(trees, walk_.next, found.evidence),
+        "directions": [direction_json(ctx, found, *item) for item in found.directions],
+        "also_check": list(walk_.also_check),
+        "also_check_titles": {leaf: trees.leaves[leaf].title for leaf in walk_.also_check},
+        "evidence": [evidence_json(trees, item) for item in sorted(found.evidence.values(), key=lambda e: e.name)],
+        "request": found.request.model_dump(mode="json", exclude={"title", "notes"}, exclude_defaults=True)
+        | {"scenario": found.request.scenario},
+    }
+
+
+def subject_json(subject: Subject) -> dict[str, Any]:
+    """What is diagnosed, by name; the measured and the least time of the step where there are any."""
+    row, estimate = subject.row, subject.estimate
+    workload = None
+    if row is not None:
+        workload = workload_body(row)
+    elif subject.request is not None:
+        workload = subject.request.workload.model_dump(mode="json", exclude_unset=True)
+    return {
+        "kind": "run" if subject.view is not None else "estimate" if estimate is not None else "evidence",
+        "words": subject.words,
+        "run": None if subject.view is None else {"id": subject.view.run.id, "name": subject.view.run.name},
+        "hardware": None if subject.hardware is None else subject.hardware.name,
+        "model": None if subject.model is None else subject.model.name,
+        "what": None if row is None else row.what,
+        "measured_s": None if row is None else row.measured,
+        "bound_s": row.bound if row is not None else None if estimate is None else float(estimate.bound.overlapped),
+        "expected_s": None if row is not None or estimate is None else estimate.expected.time,
+        "workload": workload,
+    }
+
+
+def headline(ctx: Context, found: Diagnosis) -> str:
+    """The answer in a sentence or two."""
+    walk_, directions = found.walked, found.directions
+    first = next((item for item in directions if item[0].status == "found"), None)
+    if first is not None:
+        reached, leaf, trials = first
+        why = next((step for step in reversed(walk_.steps) if step.node.id in reached.via), None)
+        told = "" if why is None else f" {_because(ctx.catalog.trees, why)}"
+        saves = [trial for trial in trials if trial.saving is not None and trial.saving > 0]
+        books = {trial.technique: ctx.catalog.techniques[trial.technique].book_as for trial in saves}
+        # what changes the model is named only where nothing else helps
+        best = next((trial for trial in saves if books[trial.technique] != "algorithmic"), next(iter(saves), None))
+        saving = ""
+        if best is not None and best.saving is not None:
+            name = ctx.catalog.techniques[best.technique].name
+            saving = f" {name} would save {time_text(best.saving)}{_of_measured(found.subject, best.saving)}."
+        return f"{leaf.title}.{told}{saving}"
+    likely = [leaf.title for reached, leaf, _ in directions if reached.status in ("likely", "possible") and reached.via]
+    if walk_.next is not None:
+        asked = sum(step.decided_by == "data" for step in walk_.steps)
+        so_far = f"{asked} question{'s' if asked != 1 else ''} answered by data" if asked else "Nothing is decided yet"
+        if likely:
+            return f"{so_far}; what is known points to: {_joined(likely[:3])}."
+        return f"{so_far}; too little is known for a direction. Next: {walk_.next.question}"
+    if directions:
+        return f"Not decided; look at {_joined([leaf.title for _, leaf, _ in directions[:3]])}."
+    return "No direction."
+
+
+def _joined(titles: Sequence[str]) -> str:
+    lowered = [title[:1].lower() + title[1:] for title in titles]
+    return lowered[0] if len(lowered) == 1 else f"{'; '.join(lowered[:-1])}; or {lowered[-1]}"
+
+
+def _of_measured(subject: Subject, saving: float) -> str:
+    whole = subject.row.measured if subject.row is not None else None
+    if whole is None and subject.estimate is not None:
+        whole = subject.estimate.expected.time
+    return "" if not whole else f", {share_text(saving / whole)} of the step"
+
+
+def _because(trees: Trees, step: Step) -> str:
+    """The comparison that decided a step, in words."""
+    if step.decided_by == "user" and not step.checks:
+        return ""
+    told = [check for check in step.checks if check.evidence is not None and check.outcome != "unknown"]
+    if not told or step.overridden:
+        return "You answered so." if step.decided_by == "user" else ""
+    check = told[0]
+    metric = trees.metrics[check.test.metric]
+    assert check.evidence is not None
+    against = "" if check.threshold is None else f", against {value_text(metric, check.threshold)}"
+    limit = {"at_most": "at most ", "at_least": "at least ", "": ""}[check.evidence.limit]
+    return f"{metric.label}: {limit}{value_text(metric, check.evidence.value)}{against}."
+
+
+def value_text(metric: TreeMetric, value: Value) -> str:
+    """A value with its unit, as a sentence says it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if metric.unit == "1":
+        return share_text(value) if metric.most == 1 or "share" in metric.name else f"{value:.3g}"
+    return f"{value:,.3g} {metric.unit}" if metric.unit not in ("yes/no", "goal", "resource") else f"{value:,.3g}"
+
+
+def check_json(trees: Trees, check: Check) -> dict[str, Any]:
+    metric = trees.metrics[check.test.metric]
+    evidence, threshold = check.evidence, check.test.threshold
+    return {
+        "name": metric.name,
+        "label": metric.label,
+        "unit": metric.unit,
+        "value": None if evidence is None else evidence.value,
+        "value_text": None if evidence is None else value_text(metric, evidence.value),
+        "limit": None if evidence is None else evidence.limit or None,
+        "op": check.test.op,
+        "threshold": check.threshold,
+        "threshold_text": _threshold_text(trees, check),
+        "threshold_name": threshold.name,
+        "origin": threshold.origin,
+        "origin_note": threshold.note,
+        "source": None if evidence is None else evidence.source,
+        "kind": None if evidence is None else evidence.kind,
+        "outcome": check.outcome,
+        "near": check.near,
+        "distance": check.distance,
+    }
+
+
+def _threshold_text(trees: Trees, check: Check) -> str:
+    metric = trees.metrics[check.test.metric]
+    if check.test.of is None:
+        return value_text(metric, check.test.threshold.value)
+    factor = float(check.test.threshold.value)
+    other = trees.metrics[check.test.of].label
+    words = other if factor == 1 else f"{factor:g} x {other}"
+    return words if check.threshold is None else f"{words} = {value_text(metric, check.threshold)}"
+
+
+def step_json(trees: Trees, step: Step) -> dict[str, Any]:
+    return {
+        "node": step.node.id,
+        "question": step.node.question,
+        "why": step.node.why,
+        "answer": step.answer,
+        "decided_by": step.decided_by,
+        "near_threshold": step.near,
+        "overridden": step.overridden,
+        "by_data": step.by_data,
+        "depth": step.depth,
+        "finding": step.decided_by != "assumed" and step.node.finds(step.answer),
+        "evidence": [check_json(trees, check) for check in step.checks],
+    }
+
+
+def next_json(trees: Trees, node: Node, evidence: Mapping[str, Evidence]) -> dict[str, Any]:
+    """The question to ask, what it needs, and where each missing value is found."""
+    checks = decide(node.condition, evidence)[2]
+    return {
+        "node": node.id,
+        "question": node.question,
+        "why": node.why,
+        "needs": [metric_json(trees.metrics[name]) for name in node.condition.needs if name not in evidence],
+        "choices": ["yes", "no", "unknown"],
+        "join": node.condition.join,
+        "evidence": [check_json(trees, check) for check in checks],
+    }
+
+
+def metric_json(metric: TreeMetric) -> dict[str, Any]:
+    return {
+        "name": metric.name,
+        "label": metric.label,
+        "unit": metric.unit,
+        "kind": metric.kind,
+        "how": metric.how,
+        "find": dict(metric.find),
+        "choices": list(metric.choices),
+        "least": metric.least,
+        "most": metric.most,
+    }
+
+
+def evidence_json(trees: Trees, item: Evidence) -> dict[str, Any]:
+    metric = trees.metrics[item.name]
+    return {
+        "name": item.name,
+        "label": metric.label,
+        "unit": metric.unit,
+        "value": item.value,
+        "value_text": value_text(metric, item.value),
+        "limit": item.limit or None,
+        "kind": item.kind,
+        "source": item.source,
+    }
+
+
+def direction_json(
+    ctx: Context, found: Diagnosis, reached: Reached, leaf: Leaf, trials: Sequence[Trial]
+) -> dict[str, Any]:
+    return {
+        "leaf": leaf.id,
+        "title": leaf.title,
+        "why": leaf.why,
+        "status": reached.status,
+        "via": list(reached.via),
+        "because": [
+            ctx.catalog.trees.scenarios[found.subject.scenario.id].nodes[name].question for name in reached.via
+        ],
+        "techniques": [trial_json(ctx, found.subject, trial) for trial in trials],
+        "confirm": leaf.confirm,
+        "confirm_url": confirm_url(found.subject, leaf),
+        "measure_next": leaf.measure_next,
+        "avoid": leaf.avoid,
+    }
+
+
+def trial_json(ctx: Context, subject: Subject, trial: Trial) -> dict[str, Any]:
+    technique = ctx.catalog.techniques[trial.technique]
+    lever = LEVERS.get(trial.technique)
+    whole = subject.row.measured if subject.row is not None else trial.expected_before
+    return {
+        "id": technique.id,
+        "name": technique.name,
+        "summary": technique.summary,
+        "book_as": technique.book_as,
+        "memory_lever": technique.memory_lever,
+        "hurts": technique.hurts,
+        "lever": trial.lever,
+        "applies": trial.applies,
+        "reason": trial.reason or None if trial.lever else technique.no_lever,
+        "already_in_bound": trial.already,
+        "predicted_saving_s": trial.saving,
+        "predicted_saving_share": trial.saving / whole if trial.saving is not None and whole else None,
+        "bound_saving_s": trial.bound_saving,
+        "bound_before_s": trial.before,
+        "bound_after_s": trial.after,
+        "expected_before_s": trial.expected_before,
+        "expected_after_s": trial.expected_after,
+        "changes": dict(trial.extra),
+        "model": None if lever is None else lever.model,
+        "notes": list(trial.notes),
+        "explore_url": explore_url(subject, [trial.technique]) if trial.lever and trial.applies else None,
+    }
+
+
+def request_of(subject: Subject) -> BoundRequest | None:
+    """The estimate's question at the step that is diagnosed, where its device and model have names."""
+    if subject.row is None or subject.view is None:
+        return subject.request
+    view = subject.view
+    if view.hardware is None or view.model is None:
+        return None
+    body = {"hardware": view.hardware.id, "model": view.model.id, "workload": workload_body(subject.row)}
+    try:
+        return BoundRequest.model_validate(body)
+    except ValidationError:
+        return None
+
+
+def explore_query(subject: Subject, levers: Sequence[str] = ()) -> dict[str, str] | None:
+    """The lab's address at this step with some levers on, or as near to it as the lab's controls come.
+
+    None where device or model have no name of their own.
+    """
+    request, model = request_of(subject), subject.model
+    if request is None or model is None:
+        return None
+    try:
+        state = state_of(request, model)
+    except (InvalidInput, ValidationError):
+        state = None
+    if state is None:
+        state = _nearest(request)
+    if state is None:
+        return None
+    chosen = state.chosen_levers()
+    added = [(id_, dict[str, float]()) for id_ in levers if id_ not in {one for one, _ in chosen}]
+    return state.with_levers([*chosen, *added]).query()
+
+
+def _nearest(request: BoundRequest) -> WhatIf | None:
+    """The lab's state of a question that its controls cannot hold to the letter (odd weight widths, dispatch)."""
+    if not isinstance(request.hardware, str) or not isinstance(request.model, str):
+        return None
+    w, plain = request.workload, WhatIf()
+    return WhatIf(
+        hardware=request.hardware,
+        model=request.model,
+        phase=w.phase,
+        batch=w.batch,
+        seq=plain.seq if w.phase == "decode" or w.seq_len is None else w.seq_len,
+        context=plain.context if w.phase == "train" else w.context_len,
+        weights=w.dtypes.weights,
+        activations=w.dtypes.activations,
+        kv=w.dtypes.kv,
+        **{name: getattr(w.parallel, name) for name in ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batches")},
+        recompute=w.recompute,
+        optimizer=w.optimizer,
+        launch=w.launch_mode,
+    )
+
+
+def explore_url(subject: Subject, levers: Sequence[str] = ()) -> str | None:
+    return _address("/explore", explore_query(subject, levers))
+
+
+_CONFIRM: Mapping[str, str] = {
+    "bound": "/explore",
+    "memory": "/memory",
+    "kv": "/kv",
+    "moe": "/moe",
+    "collectives": "/comm",
+    "pipeline": "/comm",
+    "spec": "/explore",
+    "serving": "/explore",
+    "batching": "/explore",
+    "vlm": "/explore",
+    "diffusion": "/explore",
+    "ssm": "/explore",
+}
+"""The page that can confirm or refute a direction."""
+
+
+def confirm_url(subject: Subject, leaf: Leaf) -> str | None:
+    if leaf.confirm == "run":
+        return None if subject.view is None else f"/runs/{subject.view.run.id}#findings"
+    page = _CONFIRM[leaf.confirm]
+    query = explore_query(subject)
+    if query is not None and page in ("/kv", "/comm"):
+        kept = ("hardware", "model", "batch", "context", "tp", "pp", "dp", "cp", "ep")
+        query = {name: value for name, value in query.items() if name in kept}
+    return _address(page, query) if query is not None else page
+
+
+def _address(page: str, query: Mapping[str, str] | None) -> str | None:
+    if query is None:
+        return None
+    return f"{page}?{urlencode(query)}" if query else page
+
+
+# ---- the trees themselves -----------------------------------------------------------------------------------------
+
+
+def scenarios_json(ctx: Context) -> list[dict[str, Any]]:
+    """The scenarios with their questions and directions, for `GET /scenarios`."""
+    return [_tree_json(ctx.catalog.trees, tree) for tree in ordered(ctx.catalog.trees)]
+
+
+SCENARIO_ORDER: tuple[str, ...] = ("dense_train", "prefill", "decode", "moe", "vlm", "diffusion", "ssm")
+
+
+def ordered(trees: Trees) -> list[Tree]:
+    return sorted(trees.scenarios.values(), key=lambda tree: SCENARIO_ORDER.index(tree.id))
+
+
+def _tree_json(trees: Trees, tree: Tree) -> dict[str, Any]:
+    return {
+        "id": tree.id,
+        "title": tree.title,
+        "line": tree.line,
+        "start": tree.start,
+        "assume": dict(tree.assume),
+        "nodes": [_node_json(trees, node) for node in tree.nodes.values()],
+        "leaves": [
+            {
+                "id": leaf.id,
+                "title": leaf.title,
+                "why": leaf.why,
+                "techniques": list(leaf.techniques),
+                "confirm": leaf.confirm,
+                "measure_next": leaf.measure_next,
+                "avoid": leaf.avoid,
+            }
+            for leaf in tree.leaves.values()
+        ],
+    }
+
+
+def _node_json(trees: Trees, node: Node) -> dict[str, Any]:
+    tests = [
+        {
+            "metric": test.metric,
+            "op": test.op,
+            "threshold": test.threshold.value,
+            "of": test.of,
+            "unit": test.threshold.unit,
+            "origin": test.threshold.origin,
+            "note": test.threshold.note,
+        }
+        for test in node.condition.tests
+    ]
+    return {
+        "id": node.id,
+        "question": node.question,
+        "why": node.why,
+        "join": node.condition.join,
+        "tests": tests,
+        "needs": list(node.condition.needs),
+        "if_yes": node.if_yes,
+        "if_no": node.if_no,
+    }
+
+
+def symptoms_json(ctx: Context, evidence: Mapping[str, Evidence] | None = None) -> list[dict[str, Any]]:
+    """The symptom table. With evidence, whether each symptom shows there."""
+    trees = ctx.catalog.trees
+    rows = []
+    for symptom in trees.symptoms.values():
+        answer: Answer = decide(symptom.condition, evidence or {})[0]
+        rows.append(
+            {
+                "id": symptom.id,
+                "see": symptom.see,
+                "cause": symptom.cause,
+                "avoid": symptom.avoid,
+                "shows": answer,
+                "join": symptom.condition.join,
+                "tests": [
+                    {
+                        "metric": test.metric,
+                        "label": trees.metrics[test.metric].label,
+                        "op": test.op,
+                        "threshold": test.threshold.value,
+                        "threshold_text": value_text(trees.metrics[test.metric], test.threshold.value),
+                        "unit": test.threshold.unit,
+                        "origin": test.threshold.origin,
+                    }
+                    for test in symptom.condition.tests
+                ],
+                "go": [{"leaf": leaf, "title": trees.leaves[leaf].title} for leaf in symptom.go],
+                "scenarios": [{"id": id_, "title": trees.scenarios[id_].title} for id_ in symptom.scenarios],
+            }
+        )
+    return rows
