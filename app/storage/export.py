@@ -10,7 +10,7 @@ from typing import Any
 from sqlmodel import Session
 
 from app.domain.run import RunWorkload
-from app.storage import comparisons, hardware, models, runs, workloads
+from app.storage import comparisons, diagnoses, hardware, models, runs, workloads
 from app.storage.records import StoredHardware, StoredModel, StoredRun, StoredWorkload
 
 VERSION = 1
@@ -18,7 +18,7 @@ VERSION = 1
 
 
 def exported_items(*, session: Session, app_version: str) -> Iterator[dict[str, Any]]:
-    """A heading, then the team's hardware, models and workloads, all runs and all comparisons, oldest first.
+    """A heading, then the team's hardware, models and workloads, all runs, comparisons and diagnoses, oldest first.
 
     Each has a `kind`. Uploaded files are not part of it (a backup has them); a run names its own by `sha256`.
     """
@@ -33,6 +33,8 @@ def exported_items(*, session: Session, app_version: str) -> Iterator[dict[str, 
         yield {"kind": "run", **run_json(run)}
     for comparison in comparisons.iterate_comparisons(session=session):
         yield {"kind": "comparison", **_plain(asdict(comparison))}
+    for diagnosis in diagnoses.iterate_diagnoses(session=session):
+        yield {"kind": "diagnosis", **_plain(asdict(diagnosis))}
 
 
 def run_json(run: StoredRun) -> dict[str, Any]:

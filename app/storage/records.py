@@ -271,11 +271,32 @@ class StoredComparison(ComparisonSummary):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredShare:
-    """A link to a comparison, without its token (which only its creator has seen)."""
+class DiagnosisSummary:
+    """What lists show of a diagnosis. `headline` is the answer in a sentence."""
 
     id: str
-    comparison_id: str
+    scenario: str
+    title: str
+    notes: str
+    run_id: str | None
+    headline: str
+    app_version: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDiagnosis(DiagnosisSummary):
+    """A frozen walk; `snapshot` is everything that a reader sees."""
+
+    snapshot: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredShare:
+    """A link to a comparison or a diagnosis (`target_id`), without its token (which only its creator has seen)."""
+
+    id: str
+    target_id: str
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None

@@ -226,3 +226,41 @@ class ShareRow(Base, table=True):
     created_at: datetime
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
+
+
+class DiagnosisRow(Base, table=True):
+    """A frozen walk through a decision tree. `snapshot` holds everything a reader sees; only deleted, never changed.
+
+    `run_id` refers to nothing: a walk outlives the run that it was about.
+    """
+
+    __tablename__ = "diagnoses"
+    __table_args__ = (UniqueConstraint("id"), Index(None, "created_at"), Index(None, "scenario"), Index(None, "run_id"))
+    seq: int | None = Field(default=None, primary_key=True)
+    id: str = Field(sa_type=Text)
+    scenario: str = Field(sa_type=Text)
+    title: str = Field(sa_type=Text)
+    notes: str = Field(default="", sa_type=Text)
+    run_id: str | None = Field(default=None, sa_type=Text)
+    headline: str = Field(default="", sa_type=Text)
+    app_version: str = Field(sa_type=Text)
+    snapshot: dict[str, Any] = Field(sa_column=Column(_json(), nullable=False))
+    created_at: datetime
+
+
+class DiagnosisShareRow(Base, table=True):
+    """A link to a diagnosis, as `shares` has them to comparisons."""
+
+    __tablename__ = "diagnosis_shares"
+    __table_args__ = (
+        UniqueConstraint("token_sha256"),
+        CheckConstraint("length(token_sha256) = 64", name="token_is_hashed"),
+        CheckConstraint("expires_at IS NULL OR expires_at > created_at", name="expires_after_creation"),
+        Index(None, "diagnosis_id"),
+    )
+    id: str = Field(primary_key=True, sa_type=Text)
+    token_sha256: str = Field(sa_type=Text)
+    diagnosis_id: str = Field(sa_column=Column(Text, ForeignKey("diagnoses.id", ondelete="CASCADE"), nullable=False))
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
