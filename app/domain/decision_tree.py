@@ -383,7 +383,11 @@ class _Walker:
         """Leaves on the other side of a near threshold; crossing it may itself be the finding."""
         place = node.target(answer)
         via = (node.id,) if node.finds(answer) else ()
-        self.also.extend(leaf for leaf, reasons, _ in self._explore(place, via) if reasons or leaf == place)
+        for leaf, reasons, _ in self._explore(place, via):
+            if reasons or leaf == place:
+                self.also.append(leaf)
+            if reasons:
+                self._reach(leaf, "possible", reasons)
 
     def _look(self, place: str, via: tuple[str, ...], status: Status) -> None:
         """Leaves beyond an open question, or beyond a finding, that something known speaks for; nobody is asked."""

@@ -1,4 +1,4 @@
-"""Links to frozen comparisons: made, opened, checked against today's code, revoked."""
+"""Links to frozen comparisons and diagnoses: made, opened, checked against today's code, revoked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.services.context import Context
 from app.services.contracts import BoundRequest, Contract
 from app.services.estimate import bound_json, estimate_bound
 from app.storage import shares
-from app.storage.records import StoredComparison, StoredShare
+from app.storage.records import StoredComparison, StoredDiagnosis, StoredShare
 
 ROUNDING = 1e-9
 """Relative change of a figure that counts as moved: floats added in another order differ by less."""
@@ -55,11 +55,19 @@ class OpenedShare:
 
 def create_share(ctx: Context, comparison_id: str, request: ShareRequest | None = None) -> tuple[str, StoredShare]:
     """A new link: its token, which can never be read again, and its record. Raises NotFound."""
+    return create_share_for(ctx, "comparison", comparison_id, request)
+
+
+def create_share_for(
+    ctx: Context, kind: shares.Kind, target_id: str, request: ShareRequest | None = None
+) -> tuple[str, StoredShare]:
+    """The same for a comparison or a diagnosis."""
     seconds = None if request is None else request.expires_in_s
     with ctx.storage.write() as session:
-        return shares.create(
+        return shares.create_for(
+            kind,
+            target_id,
             session=session,
-            comparison_id=comparison_id,
             expires_in=None if seconds is None else timedelta(seconds=max(seconds, 1e-6)),
         )
 
@@ -72,6 +80,21 @@ def open_share(ctx: Context, token: str, now: datetime | None = None) -> OpenedS
     with ctx.storage.read() as session:
         comparison, share = shares.open_share(session=session, token=token, now=now)
     return OpenedShare(comparison, share, moved_figures(ctx, comparison.snapshot))
+
+
+def open_any(ctx: Context, token: str) -> OpenedShare | tuple[StoredDiagnosis, StoredShare]:
+    """What is behind a token: a comparison with what moved since, or a diagnosis. Raises NotFound."""
+    with ctx.storage.read() as session:
+        found, share = shares.open_any(session=session, token=token)
+    if isinstance(found, StoredDiagnosis):
+        return found, share
+    return OpenedShare(found, share, moved_figures(ctx, found.snapshot))
+
+
+def list_diagnosis_shares(ctx: Context, diagnosis_id: str) -> tuple[StoredShare, ...]:
+    """All links to a diagnosis, the newest first, closed ones included."""
+    with ctx.storage.read() as session:
+        return shares.list_diagnosis_shares(session=session, diagnosis_id=diagnosis_id)
 
 
 def list_shares(ctx: Context, comparison_id: str) -> tuple[StoredShare, ...]:

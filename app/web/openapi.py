@@ -26,6 +26,7 @@ TAGS: Final = (
     {"name": "techniques", "description": "What techniques save, at what price, and which an estimate can apply."},
     {"name": "runs", "description": "Uploaded benchmark results, measured against their bounds."},
     {"name": "comparisons", "description": "Frozen comparisons of runs and estimates, and links to them."},
+    {"name": "diagnoses", "description": "Decision trees, walks through them, and links to these."},
     {"name": "formats", "description": "What uploads may look like."},
     {"name": "service", "description": "Is the server up, ready, and which version is it?"},
 )

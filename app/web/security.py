@@ -201,11 +201,14 @@ class TokenBuckets:
             del self._buckets[key]
 
 
+_ESTIMATING: Final = ("/api/v1/estimates/", "/explore/", "/kv/")
+
+
 def limited_class(method: str, path: str) -> str | None:
     """Which allowance a request draws on: uploads, estimates, share_lookups, or none."""
     if method == "POST" and path in UPLOAD_PATHS:
         return "uploads"
-    if path in ("/explore", "/kv") or path.startswith(("/api/v1/estimates/", "/explore/", "/kv/")):
+    if path in ("/explore", "/kv", "/diagnose", "/api/v1/diagnoses") or path.startswith(_ESTIMATING):
         return "estimates"
     if path.startswith(("/s/", "/api/v1/shares/")):
         return "share_lookups"

@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from app.web.routes.api_catalog import router as api_catalog_router
 from app.web.routes.api_communication import router as api_communication_router
 from app.web.routes.api_comparisons import router as api_comparisons_router
+from app.web.routes.api_diagnoses import router as api_diagnoses_router
 from app.web.routes.api_docs import router as api_docs_router
 from app.web.routes.api_estimates import router as api_estimates_router
 from app.web.routes.api_jobs import router as api_jobs_router
@@ -60,5 +61,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     comparisons_router,
     shares_router,
     api_comparisons_router,
+    api_diagnoses_router,
 )
 """Every router of the product. A new family is one import and one line."""

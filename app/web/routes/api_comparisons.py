@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 
-from app.services import compare, share
+from app.services import compare, diagnoses, share
 from app.services.compare import ComparisonRequest
 from app.services.share import ShareRequest
 from app.web.comparison_view import SHARE_HEADERS, download, public_base
@@ -169,8 +169,9 @@ def list_shares(ctx: Ctx, comparison_id: ComparisonId) -> dict[str, Any]:
 @router.get("/shares/{token}", summary="Open a link", response_model=SharedAnswer)
 def open_share(ctx: Ctx, token: Token) -> Response:
     """404 alike for unknown, revoked and expired links."""
-    opened = share.open_share(ctx, token)
-    return FiniteJSONResponse(share.opened_json(opened), headers=dict(SHARE_HEADERS))
+    opened = share.open_any(ctx, token)
+    answer = share.opened_json(opened) if isinstance(opened, share.OpenedShare) else diagnoses.shared_json(*opened)
+    return FiniteJSONResponse(answer, headers=dict(SHARE_HEADERS))
 
 
 @router.delete("/shares/{token}", status_code=204, summary="Revoke a link")
