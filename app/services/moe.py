@@ -573,7 +573,7 @@ def _count(value: float) -> str:
 
 def lab_state(ctx: Context, found: MoeAnswer) -> WhatIf | None:
     """The what-if lab's state with the same step, dispatch as levers; None where the lab cannot ask the same."""
-    body = {**found.request, "workload": dict(found.request["workload"])}
+    body = {**found.bound_request, "workload": dict(found.bound_request["workload"])}
     dispatch = body["workload"].pop("dispatch")
     body["workload"].pop("overlap")  # the bound does not know it
     plain = state_of(BoundRequest.model_validate(body), found.found.step.model)

@@ -295,6 +295,9 @@ def test_units_of_a_hidden_exchange_slow_the_experts(client: TestClient) -> None
         name: max(bar["end_s"] for bar in answer["timeline"]["L2"]) for name, answer in (("p", plain), ("t", taken))
     }
     assert ends["t"] > ends["p"]
+    shown = client.get("/moe?overlap=chunk&units=33&hardware=nvidia-h800-sxm&dp=64&ep=64").text
+    assert "&#34;communication_units&#34;:33" in shown or '"communication_units":33' in shown
+    assert "/explore?" in shown
     page = client.get("/moe?overlap=chunk&units=200&hardware=nvidia-h800-sxm")
     assert page.status_code == 422
     assert "at most 118" in page.text.split('id="lab-error-units"', 1)[1].split("</p>", 1)[0]
