@@ -177,6 +177,8 @@ class ParsedRun:
 
     `model_hint` and `hardware_hint` are the file's own words; the service matches them to the catalogue. `series` names
     the value that distinguishes runs of one file (for example {"concurrency": 8}), so that a sweep can be charted.
+    `kernels` are rows of device functions by name, `timeline` what a profile's timeline came to and a drawing of it
+    (app/importers/kernel_rows.py says what both hold).
     """
 
     name: str
@@ -187,6 +189,7 @@ class ParsedRun:
     parallel: Mapping[str, int] = field(default_factory=dict)
     software: Mapping[str, str] = field(default_factory=dict)
     kernels: tuple[Mapping[str, Any], ...] = ()
+    timeline: Mapping[str, Any] | None = None
     samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     evidence: Mapping[str, float] = field(default_factory=dict)
     measured_at: str | None = None

@@ -665,10 +665,18 @@ class Content:
     @cached_property
     def preview(self) -> Content:
         """The beginning as content of its own: at most 1 MiB, cut between characters. It is enough to judge by."""
+        start, whole = b"", False
         with self.open() as stream:
-            start = stream.read(_PREVIEW_BYTES)
-            if not stream.read(1):
-                return Content(start, self.filename, self.limits)
+            try:
+                while len(start) < _PREVIEW_BYTES and not whole:
+                    piece = stream.read1(_PREVIEW_BYTES - len(start))
+                    start, whole = start + piece, not piece
+                whole = whole or not stream.read(1)
+            except UnreadableUpload as error:
+                if error.reason != "cut-off" or not start:
+                    raise  # of gzip data that ends early the beginning still tells the format
+        if whole:
+            return Content(start, self.filename, self.limits)
         decoder = codecs.getincrementaldecoder(_encoding_of(start))(errors="replace")
         decoder.decode(start)
         half_character = len(decoder.getstate()[0])

@@ -14,10 +14,14 @@ from app.importers.llama_bench import LlamaBench
 from app.importers.micro import MICRO
 from app.importers.mlperf_loadgen_summary import MlperfLoadgenSummary
 from app.importers.native import Native
+from app.importers.ncu_csv import NcuCsv
+from app.importers.nsys_stats import NsysStats
 from app.importers.optimum_benchmark import OptimumBenchmark
 from app.importers.reading import DEFAULT_LIMITS, Content, Limits, Progress, clean
+from app.importers.rocprof import Rocprof, RocprofCompute
 from app.importers.sglang_bench_one_batch import SglangBenchOneBatch
 from app.importers.sglang_bench_serving import SglangBenchServing
+from app.importers.torch_profiler_trace import TorchProfilerTrace
 from app.importers.training import TRAINING
 from app.importers.trtllm_bench import TrtllmBench
 from app.importers.unsupported import KNOWN_UNSUPPORTED, guess_of_broken_json
@@ -47,6 +51,11 @@ IMPORTERS: tuple[Importer, ...] = (
     GenaiPerfTable(),
     *TRAINING,
     *MICRO,
+    TorchProfilerTrace(),
+    NcuCsv(),
+    NsysStats(),
+    Rocprof(),
+    RocprofCompute(),
 )
 """Every importer, more specific formats first: equal confidence goes to the earlier one."""
 

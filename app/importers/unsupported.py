@@ -60,7 +60,12 @@ KNOWN_UNSUPPORTED: tuple[KnownFormat, ...] = (
         "a google-benchmark report",
         lambda d: "real_time" in _item(d.get("benchmarks")) or "run_type" in _item(d.get("benchmarks")),
     ),
-    KnownFormat("torch-profiler-trace", "a Chrome trace (PyTorch profiler, rocprof)", _trace),
+    KnownFormat(
+        "rocprof-trace",
+        "a rocprof trace in JSON",
+        _trace,
+        note="Upload the results.stats.csv that stands beside it, or the kernel trace in CSV of rocprofv3.",
+    ),
     KnownFormat("rocprofv3", "a rocprofv3 report", _has("rocprofiler-sdk-tool")),
     KnownFormat("nccl-tests", "an nccl-tests report", _has("nccl_version", "results", "config")),
     KnownFormat("kernelbench-timing", "a KernelBench timing file", lambda d: "num_trials" in _item(_item(d))),
@@ -68,12 +73,6 @@ KNOWN_UNSUPPORTED: tuple[KnownFormat, ...] = (
         "nccl-tests",
         "nccl-tests or rccl-tests output",
         text_test=_search(r"^# nccl-tests version|^# nThread|\balgbw\b[^\n]*\bbusbw\b"),
-    ),
-    KnownFormat("ncu-csv", "an Nsight Compute CSV", text_test=_search(r'^"ID","Process ID"')),
-    KnownFormat(
-        "nsys-stats",
-        "an Nsight Systems statistics report",
-        text_test=_search(r"Total Time(?: \(ns\))?[^\n]*(?:Instances|Num Calls|Count)\b"),
     ),
     KnownFormat(
         "flash-attention-bench",
@@ -93,12 +92,7 @@ KNOWN_UNSUPPORTED: tuple[KnownFormat, ...] = (
     ),
     KnownFormat("liger-kernel-csv", "a Liger-Kernel CSV", text_test=_search(r"\Akernel_name,kernel_provider,")),
     KnownFormat(
-        "rocprof",
-        "a rocprof CSV",
-        text_test=_search(r'\A[^\n]*(?:"?Kernel_Name"?[^\n]*Start_Timestamp|"Name","Calls","TotalDurationNs")'),
-    ),
-    KnownFormat(
-        "rocprof-compute-csv",
+        "rocprof-compute-sysinfo",
         "the system description of rocprof-compute, without a measurement",
         text_test=_search(r"\Aworkload_name,command,"),
         note="Upload the counter file (pmc_perf.csv) beside it.",

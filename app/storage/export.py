@@ -70,6 +70,7 @@ def run_json(run: StoredRun) -> dict[str, Any]:
         "software": dict(parsed.software),
         "series": dict(parsed.series),
         "kernels": [dict(kernel) for kernel in parsed.kernels],
+        "timeline": None if parsed.timeline is None else dict(parsed.timeline),
         "samples": {name: list(values) for name, values in parsed.samples.items()},
         "evidence": dict(parsed.evidence),
         "findings": [_plain(asdict(finding)) for finding in parsed.findings],

@@ -140,6 +140,7 @@ class RunDetailsRow(Base, table=True):
     software: dict[str, str] = Field(sa_column=Column(_json(), nullable=False))
     series: dict[str, Any] = Field(sa_column=Column(_json(), nullable=False))
     kernels: list[dict[str, Any]] = Field(sa_column=Column(_json(), nullable=False))
+    timeline: dict[str, Any] | None = Field(default=None, sa_column=Column(_json(), nullable=True))
     samples: dict[str, list[float]] = Field(sa_column=Column(_json(), nullable=False))
     evidence: dict[str, float] = Field(sa_column=Column(_json(), nullable=False))
     findings: list[dict[str, Any]] = Field(sa_column=Column(_json(), nullable=False))
