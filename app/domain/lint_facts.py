@@ -140,6 +140,9 @@ STATABLE: tuple[Fact, ...] = tuple(fact for fact in FACTS if fact.form == "facts
 _READER_WORDS = {"count": "repetitions"}
 """What readers of formats call a fact of this table."""
 
+_OTHER_WORDS = {"input_len": "prompt and output lengths"}
+"""What the readers' own facts are called where the field's name does not say it."""
+
 
 def missing(s: Subject) -> tuple[Fact, ...]:
     """The facts that neither the file nor a person states."""
@@ -166,7 +169,7 @@ def missing_facts(s: Subject) -> Finding | None:
     for fact in lacking:
         by_stop.setdefault(fact.stops, []).append(fact.label)
     if others:
-        by_stop.setdefault(REPEAT, []).extend(field.replace("_", " ") for field in dict.fromkeys(others))
+        by_stop.setdefault(REPEAT, []).extend(_OTHER_WORDS.get(f, f.replace("_", " ")) for f in dict.fromkeys(others))
     said = "; ".join(f"{_listed(labels)}, so {stops}" for stops, labels in by_stop.items())
     weighs = any(fact.weighs for fact in lacking)
     return Finding(

@@ -7,6 +7,7 @@ serial numbers of GPUs: none of these is kept.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -47,7 +48,9 @@ class Aiperf:
 def _run(record: Fields) -> ParsedRun:
     measures = perf_export.measures_of(record)
     config = record.raw("input_config")
-    facts = Facts("AIPerf", version=record.text("aiperf_version", 40), measured_at=record.text("start_time", 40))
+    facts = Facts(
+        "AIPerf", version=record.text("aiperf_version", 40), measured_at=_to_seconds(record.text("start_time", 40))
+    )
     facts.model = model_of(config)
     load_of(config, facts)
     _devices(record, facts)
@@ -58,6 +61,11 @@ def _run(record: Fields) -> ParsedRun:
         if within(config, "endpoint", "url") or within(config, "endpoint", "urls"):
             facts.left_out.append("addresses of the server")
     return perf_export.read_run(record, measures, facts)
+
+
+def _to_seconds(written: str | None) -> str | None:
+    """A time without the fraction of its last second."""
+    return re.sub(r"(?<=:\d\d)\.\d+", "", written) if written is not None else None
 
 
 def model_of(config: Any) -> str | None:

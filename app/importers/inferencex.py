@@ -17,7 +17,7 @@ from app.importers.base import ParsedUpload, Sniff
 from app.importers.fields import Fields, GatheredFields, is_number, model_name
 from app.importers.measures import degree, word
 from app.importers.precision import dtypes_of
-from app.importers.reading import Content, pointer
+from app.importers.reading import Content, clean, pointer
 from app.importers.vllm_bench_serve import local_time
 
 _STATISTIC = re.compile(r"(mean|median|std|min|max|p(\d{1,2}(?:\.\d{1,4})?|100))_(ttft|tpot|itl|e2el|intvty)")
@@ -134,6 +134,7 @@ def _aggregate(top: Fields) -> ParsedRun:
     framework, precision = record.text("framework"), record.text("precision")
     prefix = record.text("infmax_model_prefix")
     parallel, devices = _layout(record, findings)
+    whole = _whole_system(record, None if findings else devices)
     also: dict[str, float | str] = {}
     if (value := record.number("input_tput_per_gpu")) is not None:
         also["Input throughput of a device (tokens/s)"] = value
@@ -156,7 +157,9 @@ def _aggregate(top: Fields) -> ParsedRun:
     findings += _too_slow_for_seconds(record)
     findings += record.findings()
     findings += serving.left_out_findings(record.left_out(()))
-    unknown = {"output_tokens_per_s": "rates of the whole system", "version": "engine version"}
+    unknown = {"version": "engine version"}
+    if not whole:
+        unknown["output_tokens_per_s"] = "rates of the whole system"
     if not parallel:
         unknown["parallel"] = "parallel layout"
     findings += serving.missing_facts(record.metrics, unknown)
@@ -181,10 +184,35 @@ def _aggregate(top: Fields) -> ParsedRun:
             extra={key: value for key, value in extra.items() if value not in (None, {})},
         ),
         model_hint=shown_model,
-        hardware_hint=hardware,
+        hardware_hint=_device(hardware) if hardware else None,
         parallel=parallel,
         software=software,
         findings=tuple(findings),
+    )
+
+
+def _whole_system(record: Fields, devices: int | None) -> bool:
+    """Rates of the system, which are those of a device times the devices that the script divided by.
+
+    Where prefill and decode are apart, or prefill is split over further devices, that number is not sure.
+    """
+    if devices is None or (degree(record.raw("pcp_size")) or 1) > 1:
+        return False
+    for key, name in (("output_tput_per_gpu", "output_tokens_per_s"), ("tput_per_gpu", "total_tokens_per_s")):
+        value = record.number(key)
+        if value:
+            raw = f"{value:.10g} x {devices} devices"
+            record.add(name, value * devices, at=record.at(key), raw=raw, raw_unit="tok/s")
+    return record.has("output_tokens_per_s")
+
+
+def _device(runner: str) -> str:
+    """The device that a runner's name stands for: `h200` and `h200-cw` are SXM modules, as all of theirs are."""
+    match = re.match(r"(h100|h200)(?![a-z0-9])", runner.lower())
+    return (
+        f"{match[1].upper()} SXM ({clean(runner, 40)})"
+        if match
+        else re.sub(r"^((?:g?b[23]00|mi3\d\dx)).*$", r"\1", runner.lower())
     )
 
 

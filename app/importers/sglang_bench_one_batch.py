@@ -142,8 +142,8 @@ def _exploded(batch: float | None, outputs: float | None, total: float | None, a
         Finding(
             "implausible-rate",
             "warning",
-            f"output_throughput counts only the {share:.1%} of the latency after the first token, so {after:.6g} "
-            f"tokens/s is no steady rate: over the whole latency the outputs come at {batch * outputs / total:.6g}.",
+            f"output_throughput counts only the {share:.1%} of the latency after the first token, so {after:,.0f} "
+            f"tokens/s is no steady rate: over the whole latency the outputs come at {batch * outputs / total:,.0f}.",
             ("decode_tokens_per_s",),
         )
     ]

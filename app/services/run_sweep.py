@@ -123,8 +123,14 @@ def _sweep(what: str, points: Sequence[tuple[StoredRun, float, float | None]]) -
     rank = {key: place for place, key in enumerate(X_PREFERENCE)}
     x_key = max(varying, key=lambda key: (len(numbers[key]), -rank.get(key, len(rank))))
     # A value that is another one in every run (a mean length, the rate that belongs to a concurrency) makes no lines.
-    distinct = {key: len({str(s.get(key)) for s in series}) for key in keys}
-    others = [key for key in keys if key not in (x_key, "test") and 1 < distinct[key] < len(series)]
+    told_of = {key: [str(s[key]) for s in series if key in s] for key in keys}
+    others = [
+        key
+        for key, told in told_of.items()
+        if key not in (x_key, "test")
+        and (len(set(told)) > 1 or len(told) < len(series))
+        and (len(set(told)) < len(told) or len(told) == 1)
+    ]
     lines: dict[str, list[SweepPoint]] = {}
     for (run, time, bound), told in zip(points, series, strict=True):
         x = told.get(x_key)

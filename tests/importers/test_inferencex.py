@@ -62,7 +62,10 @@ def test_an_aggregate_is_in_seconds_and_a_device() -> None:
     assert found["output_tokens_per_s_per_user.p50"] == 52.6
     assert not {key for key in found if key.startswith("output_tokens_per_s_per_user") and key.endswith(("p99", "std"))}
     assert run.name == "DeepSeek-R1-0528, h200, 1024 in, 8192 out, 64 at once"
-    assert run.hardware_hint == "h200"
+    assert found["output_tokens_per_s"] == 440.0 * 8
+    assert found["total_tokens_per_s"] == 500.0 * 8
+    assert run.hardware_hint == "H200 SXM (h200)"
+    assert read(AGGREGATE | {"hw": "mi355x-amd"}).hardware_hint == "mi355x"
     assert run.parallel == {"tp": 8, "ep": 1}
     assert run.workload.dtypes == {"weights": "fp8"}
     assert run.software["engine"] == "sglang"
@@ -92,6 +95,7 @@ def test_separate_prefill_and_decode() -> None:
     assert run.parallel == {"tp": 8, "ep": 8}
     assert "disaggregated" in checks(run)
     assert run.workload.extra["also"]["Devices"] == 32
+    assert "output_tokens_per_s" not in values(run)
 
 
 def test_numbers_under_metrics_keep_their_pointer() -> None:

@@ -196,6 +196,21 @@ def test_runs_of_a_file_make_a_sweep(context: Context):
     assert all(point.bound is not None and point.bound < point.measured for point in line)
 
 
+def test_experiments_of_a_file_are_lines_and_what_differs_in_every_run_is_not(context: Context):
+    data = (UPLOADS / "optimum-benchmark" / "1.csv").read_bytes()
+    outcome = upload_file(context, data, "1.csv")
+    (prefill,) = sweeps_of(context, outcome.runs)
+    assert (prefill.what, prefill.x_key) == ("prefill", "batch")
+    assert {label: len(line) for label, line in prefill.lines.items()} == {
+        "experiment llama_baseline": 5,
+        "experiment llama_gptq": 5,
+        "experiment llama_bnb": 5,
+    }
+    mock = upload_file(context, (UPLOADS / "guidellm" / "2.json").read_bytes(), "2.json")
+    # each run has a concurrency and a rate of its own: one line, not a line for each run
+    assert {sweep.what: len(sweep.lines) for sweep in sweeps_of(context, mock.runs)} == {"decode": 1, "prefill": 1}
+
+
 def test_the_example_is_offered_once_to_an_empty_product(context: Context):
     outcome = offer_examples(context)
     assert outcome is not None

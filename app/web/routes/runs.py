@@ -721,11 +721,18 @@ def _key_words(key: str) -> str:
     return f"{words} {STAT_WORDS.get(stat, stat)}".strip()
 
 
+KIND_WORDS: Mapping[str, str] = {
+    "serve": "serving load",
+    "train": "training",
+    "latency": "one batch, from prompt to last token",
+}
+
+
 def _facts(view: RunView) -> list[tuple[str, str]]:
     """What the file says about the work and the software, in words."""
     parsed, w = view.run.parsed, view.run.parsed.workload
     found: list[tuple[str, Any]] = [
-        ("Kind of run", {"serve": "serving load", "train": "training"}.get(w.mode or "", w.mode)),
+        ("Kind of run", KIND_WORDS.get(w.mode or "", w.mode)),
         ("Model in the file", parsed.model_hint),
         ("Device in the file", parsed.hardware_hint),
         ("Request rate", "all at once" if w.request_rate == "inf" else _number(w.request_rate, " per s")),
@@ -774,10 +781,12 @@ def _siblings_table(view: RunView) -> dict[str, Any]:
         for key in (
             "tpot_s",
             "ttft_s",
+            "latency_s",
             "prefill_tokens_per_s",
             "decode_tokens_per_s",
             "output_tokens_per_s",
             "step_time_s",
+            "samples_per_s",
         )
         if any(_headline(run, key) is not None for run in view.siblings)
     ][:4]
@@ -786,7 +795,7 @@ def _siblings_table(view: RunView) -> dict[str, Any]:
         here = run.id == view.run.id
         first = {"text": run.name, "note": "this run"} if here else {"text": run.name, "href": f"/runs/{run.id}"}
         rows.append([first, *(_headline(run, key) for key in keys)])
-    units = {"tpot_s": "s", "ttft_s": "s", "step_time_s": "s"}
+    units = {"tpot_s": "s", "ttft_s": "s", "latency_s": "s", "step_time_s": "s", "samples_per_s": "1/s"}
     columns: list[dict[str, Any]] = [{"label": "Run", "head": True}]
     columns += [{"label": METRIC_WORDS[key], "unit": units.get(key, "tokens/s")} for key in keys]
     return {"columns": columns, "rows": rows}
