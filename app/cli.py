@@ -24,6 +24,7 @@ from typing import IO
 from app import __version__
 from app.catalog.loader import AmbiguousName, Catalog, CatalogError, UnknownName, catalog_errors, load_catalog
 from app.domain.errors import DomainError
+from app.probe import bytebound_probe
 from app.settings import VARIABLES, Settings, SettingsError, load_settings
 from app.storage import backup as backups
 from app.storage import export as exports
@@ -173,6 +174,11 @@ def import_files(settings: Settings, arguments: argparse.Namespace) -> int:
             runs = ", ".join(f"{run.id} {run.name}" for run in stored.runs)
             print(f"{path}: {stored.upload.format}{news}: {runs}")
     return REFUSED if refused else OK
+
+
+def probe(_settings: Settings, arguments: argparse.Namespace) -> int:
+    """Measure this machine, as the downloaded probe does."""
+    return bytebound_probe.measure(arguments)
 
 
 def export(settings: Settings, arguments: argparse.Namespace) -> int:
@@ -338,6 +344,9 @@ def _parser() -> argparse.ArgumentParser:
     command = add("restore", restore, "put a backup into the data folder (stop the server first)")
     command.add_argument("file", type=Path, metavar="FILE")
     command.add_argument("--force", action="store_true", help="move what the data folder holds aside")
+
+    command = add("probe", probe, "measure this machine with PyTorch and write a run")
+    bytebound_probe.add_arguments(command)
 
     command = add("import", import_files, "store benchmark files, as an upload does")
     command.add_argument("files", nargs="+", type=Path, metavar="FILE")

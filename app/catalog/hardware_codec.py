@@ -5,6 +5,7 @@ Every figure is SI and says so in its name. A figure that nobody states is left 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -200,13 +201,17 @@ def hardware_figures(profile: HardwareProfile) -> dict[str, float]:
     return dict(_figures(hardware_to_json(profile)))
 
 
-def mark_entered(original: HardwareProfile, edited: HardwareProfile) -> HardwareProfile:
+def mark_entered(
+    original: HardwareProfile, edited: HardwareProfile, measured: FigureSource | None = None
+) -> HardwareProfile:
     """The edited profile with each figure that differs from the original's marked as entered.
 
+    `measured` is the source of the figures that it names, whether they differ or not; those are not entered.
     A changed figure keeps no source of the original: names that covered it are replaced by the figures beside it.
     """
     before, after = hardware_figures(original), hardware_figures(edited)
-    changed = tuple(name for name, value in after.items() if before.get(name) != value)
+    own = () if measured is None else measured.fields
+    changed = tuple(name for name, value in after.items() if before.get(name) != value or name in own)
     if not changed:
         return edited
     kept = []
@@ -219,8 +224,12 @@ def mark_entered(original: HardwareProfile, edited: HardwareProfile) -> Hardware
                 fields.append(name)
         if fields and source.read != "entered":
             kept.append(replace(source, fields=tuple(fields)))
-    entered = {f for s in edited.sources if s.read == "entered" for f in s.fields} | set(changed)
-    return replace(edited, sources=(*kept, FigureSource(tuple(sorted(entered)), "entered")))
+    entered = ({f for s in edited.sources if s.read == "entered" for f in s.fields} | set(changed)) - set(own)
+    if measured is not None:
+        kept.append(measured)
+    if entered:
+        kept.append(FigureSource(tuple(sorted(entered)), "entered"))
+    return replace(edited, sources=tuple(kept))
 
 
 def _peak(fields: Fields, *, required: bool) -> tuple[dict[str, float], float | None, float | None]:
@@ -315,6 +324,12 @@ def _tile_facts(fields: Fields) -> dict[str, Any]:
     return facts
 
 
+def _source_link(part: Fields) -> str | None:
+    """A web address, or that of a run here: a measurement of a team's own is a source like any other."""
+    text = part.text("url", 2000)
+    return text if text is not None and re.fullmatch(r"/runs/[\w-]{1,80}", text) else part.link("url")
+
+
 def _sources(fields: Fields) -> tuple[FigureSource, ...]:
     found = []
     for i, entry in enumerate(fields.items("sources", 200)):
@@ -326,7 +341,7 @@ def _sources(fields: Fields) -> tuple[FigureSource, ...]:
             if not known_field(name):
                 raise InvalidInput((*part.at("fields"), j), f"{name[:100]!r} is not a field of a hardware profile")
         part.require("read", f"use one of {', '.join(READS)}")
-        found.append(FigureSource(names, part.choice("read", READS) or "", part.link("url"), part.text("note")))
+        found.append(FigureSource(names, part.choice("read", READS) or "", _source_link(part), part.text("note")))
     return tuple(found)
 
 

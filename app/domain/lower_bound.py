@@ -25,8 +25,8 @@ RESOURCES: tuple[str, ...] = ("compute", "hbm", "net", "launch", "sync", "imbala
 UNKNOWN_CACHE: Bytes = 32 * 2.0**20
 """Last-level cache taken where a profile states none: larger than on most devices without a figure (judgement)."""
 
-LEAST_LAUNCH: Seconds = 1.64e-6
-"""Launch cost taken where a profile states none: the smallest queued-kernel cost in the catalogue (NVIDIA L40)."""
+LEAST_LAUNCH: Seconds = 1.6e-6
+"""Launch cost taken where a profile states none: the smallest queued-kernel cost in the catalogue (NVIDIA H200)."""
 
 
 @dataclass(frozen=True, slots=True)

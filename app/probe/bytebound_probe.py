@@ -47,8 +47,13 @@ BUS_SHARE = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="bytebound_probe.py", description="Measure what this machine reaches.")
+    add_arguments(parser)
+    return measure(parser.parse_args(argv))
+
+
+def measure(arguments: argparse.Namespace) -> int:
     """Measure, write the file, print what was found. Returns 0, or 2 for what the user can put right."""
-    arguments = _parser().parse_args(argv)
     try:
         import torch
     except ImportError:
@@ -84,15 +89,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="bytebound probe", description="Measure what this machine reaches.")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="bytebound-probe.json", help="file to write (bytebound-probe.json)")
     parser.add_argument("--force", action="store_true", help="write over a file of that name")
     parser.add_argument("--name", default=None, help="name of the run; default: the device and the date")
     parser.add_argument("--devices", type=_positive, default=None, help="devices for collectives (all of this machine)")
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    return parser
 
 
 def _positive(text: str) -> int:
@@ -604,7 +607,7 @@ def described(found: dict[str, Any]) -> str:
 
 
 def ceilings_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The best rate of each kind, under the names that a hardware profile has for them."""
+    """The best rate of each kind and the least launch, under the names that a hardware profile has for them."""
     best: dict[str, float] = {}
 
     def raise_to(name: str, value: float) -> None:
@@ -619,9 +622,9 @@ def ceilings_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
         elif found.get("collective") == "all_reduce":
             raise_to("achievable.scale_up_bus_bandwidth_bytes_per_s", found["bus_bandwidth_bytes_per_s"])
         elif name == "eager launch, queued on the device":
-            best["launch_overhead_s"] = seconds
+            best["launch_overhead_s"] = found["least_s"]
         elif name == "graph node":
-            best["graph_node_overhead_s"] = seconds
+            best["graph_node_overhead_s"] = found["least_s"]
     return best
 
 

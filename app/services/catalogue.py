@@ -25,7 +25,7 @@ from app.catalog.codec import (
 )
 from app.catalog.names import UnknownName
 from app.domain.errors import InvalidInput, UnsupportedArchitecture
-from app.domain.hardware import HardwareProfile
+from app.domain.hardware import FigureSource, HardwareProfile
 from app.domain.model import ModelSpec
 from app.domain.parameters import ParameterCount, count_parameters, kv_elements_per_token
 from app.domain.precision import PRECISIONS
@@ -126,8 +126,11 @@ def get_hardware(ctx: Context, name: str) -> HardwareEntry:
     return own if own is not None else HardwareEntry(ctx.catalog.resolve_hardware(name))
 
 
-def save_hardware(ctx: Context, data: Mapping[str, Any], *, id_: str | None = None) -> HardwareEntry:
-    """Store a team's own profile: a new one, or with `id_` a new version of that one.
+def save_hardware(
+    ctx: Context, data: Mapping[str, Any], *, id_: str | None = None, source: FigureSource | None = None
+) -> HardwareEntry:
+    """Store a team's own profile: a new one, or with `id_` a new version of that one, whose changed figures are marked
+    as entered unless `source` names them.
 
     `data` has the catalogue's shape; a `revision` in it must be the stored one. Raises InvalidInput for what cannot be
     a profile, NotFound for an `id_` that nobody stored, Conflict for a shipped id, a taken name or an old revision.
@@ -147,7 +150,7 @@ def save_hardware(ctx: Context, data: Mapping[str, Any], *, id_: str | None = No
         return _hardware_entry(row)
     before = _changeable_hardware(ctx, id_)
     profile = hardware_from_json(_with_id(data, before.id), loc=())
-    profile = mark_entered(before.profile, profile)
+    profile = mark_entered(before.profile, profile, source)
     with ctx.storage.write() as session:
         row = stored_hardware.update(
             session=session,
@@ -160,15 +163,21 @@ def save_hardware(ctx: Context, data: Mapping[str, Any], *, id_: str | None = No
 
 
 def copy_hardware(
-    ctx: Context, source: str, *, name: str, id_: str | None = None, data: Mapping[str, Any] | None = None
+    ctx: Context,
+    copied: str,
+    *,
+    name: str,
+    id_: str | None = None,
+    data: Mapping[str, Any] | None = None,
+    source: FigureSource | None = None,
 ) -> HardwareEntry:
     """A team's own copy of any profile, under a new name and (by default) an id made of it.
 
-    `data` is the profile as edited on the way, in the catalogue's shape; what differs from the source is marked as
-    entered. Raises InvalidInput (at `copy_of` for a source that is not known) or Conflict.
+    `data` is the profile as edited on the way, in the catalogue's shape; what differs from the copied one is marked as
+    entered, unless `source` names it. Raises InvalidInput (at `copy_of` for a source that is not known) or Conflict.
     """
     try:
-        original = get_hardware(ctx, source).profile
+        original = get_hardware(ctx, copied).profile
     except LookupError as error:
         raise InvalidInput(("copy_of",), str(error)) from error
     wanted = {"name": name} if id_ is None else {"name": name, "id": id_}
@@ -176,7 +185,7 @@ def copy_hardware(
     if data is None:
         whole["aliases"] = []
     whole.pop("id", None)
-    profile = mark_entered(original, hardware_from_json({**whole, **wanted}, loc=()))
+    profile = mark_entered(original, hardware_from_json({**whole, **wanted}, loc=()), source)
     return save_hardware(ctx, hardware_to_json(profile))
 
 

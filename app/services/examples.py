@@ -1,34 +1,38 @@
-"""The example that an empty product starts with: real measurements, marked as such, gone for good once removed."""
+"""The examples that an empty product starts with: real measurements, marked as such, gone for good once removed."""
 
 from __future__ import annotations
 
 from importlib import resources
 
 from app.services.context import Context
-from app.services.upload_run import UploadOutcome, upload_file
+from app.services.upload_run import upload_file
 from app.storage import runs
-from app.storage.records import RunFilter
+from app.storage.records import RunFilter, StoredRun
 
-EXAMPLE_FILE = "llama-3.1-8b-decode-h200.json"
+EXAMPLES = (
+    ("probe-h200-two-devices.json", "nvidia-h200-sxm", None),
+    ("llama-3.1-8b-decode-h200.json", "nvidia-h200-sxm", "llama-3.1-8b"),
+)
+"""Files with the device and the model they are linked to. Lists show the last one first."""
 MARKER = "examples-offered"
-"""A file of this name in the data folder says that the example was offered once; it is never offered again."""
+"""A file of this name in the data folder says that the examples were offered once; they are never offered again."""
 
 
-def offer_examples(ctx: Context) -> UploadOutcome | None:
-    """Load the example into a database without runs, the first time only. None where nothing was loaded."""
+def offer_examples(ctx: Context) -> list[StoredRun]:
+    """Load the examples into a database without runs, the first time only. The runs that were loaded."""
     marker = ctx.settings.data_dir / MARKER
     if marker.exists():
-        return None
+        return []
     with ctx.storage.read() as session:
         empty = runs.count_runs(session=session) == 0
-    outcome = None
+    loaded: list[StoredRun] = []
     if empty:
-        data = (resources.files("app.catalog") / "data" / "examples" / EXAMPLE_FILE).read_bytes()
-        outcome = upload_file(
-            ctx, data, EXAMPLE_FILE, hardware="nvidia-h200-sxm", model="llama-3.1-8b", is_example=True
-        )
-    marker.write_text("The example run was offered here; without this file an empty database gets it again.\n")
-    return outcome
+        folder = resources.files("app.catalog") / "data" / "examples"
+        for name, hardware, model in EXAMPLES:
+            data = (folder / name).read_bytes()
+            loaded += upload_file(ctx, data, name, hardware=hardware, model=model, is_example=True).runs
+    marker.write_text("The example runs were offered here; without this file an empty database gets them again.\n")
+    return loaded
 
 
 def remove_examples(ctx: Context) -> int:

@@ -264,3 +264,10 @@ def test_serve_migrates_and_answers_until_interrupted(data_dir: Path) -> None:
     assert (data_dir / "bytebound.sqlite3").is_file()
     # The last connection put the log back into the database.
     assert not (data_dir / "bytebound.sqlite3-wal").exists()
+
+
+def test_the_probe_says_what_it_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["probe", "--quick", "--out", str(tmp_path / "probe.json")]) == 2
+    assert "needs PyTorch" in capsys.readouterr().err
+    assert not (tmp_path / "probe.json").exists()

@@ -33,7 +33,7 @@ def test_an_empty_product_says_what_would_be_here(client: TestClient):
 def test_the_example_is_marked_and_goes_with_one_click(client: TestClient, context: Context):
     offer_examples(context)
     page = client.get("/").text
-    assert page.count('title="Ships with the product"') == 1
+    assert page.count('title="Ships with the product"') == 2
     assert "5 more runs of the file" in page
     assert re.search(r'class="ratio-text">\d+(\.\d+)?.?%<', page)
     action = re.search(r'action="(/runs/examples/remove[^"]*)"', page)

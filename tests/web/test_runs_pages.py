@@ -190,10 +190,9 @@ def test_a_number_says_where_in_the_file_it_was_read(client: TestClient):
 
 
 def test_the_example_is_marked_and_leaves_with_one_click(client: TestClient, context: Context):
-    outcome = offer_examples(context)
-    assert outcome is not None
+    offered = offer_examples(context)
     page = client.get("/runs").text
     assert "Remove the example" in page
-    assert "Remove the example" in client.get(f"/runs/{outcome.runs[0].id}").text
+    assert "Remove the example" in client.get(f"/runs/{offered[0].id}").text
     assert client.post("/runs/examples/remove").status_code == 303
     assert "No runs yet" in client.get("/runs").text

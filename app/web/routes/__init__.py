@@ -14,6 +14,7 @@ from app.web.routes.api_jobs import router as api_jobs_router
 from app.web.routes.api_moe import router as api_moe_router
 from app.web.routes.api_runs import router as api_runs_router
 from app.web.routes.api_techniques import router as api_techniques_router
+from app.web.routes.ceilings import router as ceilings_router
 from app.web.routes.comm import router as comm_router
 from app.web.routes.comparisons import router as comparisons_router
 from app.web.routes.explore import router as explore_router
@@ -41,6 +42,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     memory_router,
     moe_router,
     run_lint_router,  # before runs_router: /runs/links is no run's id
+    ceilings_router,
     runs_router,
     jobs_router,
     hardware_router,

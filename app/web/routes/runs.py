@@ -24,6 +24,7 @@ from app.domain.run_analysis import WHAT_WORDS, BoundRow, share_text
 from app.importers.base import UnreadableUpload
 from app.importers.registry import IMPORTERS
 from app.services import runs
+from app.services.ceilings import measured_ceilings
 from app.services.context import Context
 from app.services.examples import remove_examples
 from app.services.jobs import Job
@@ -516,6 +517,7 @@ def _run_context(
         "told": {**dict(parsed.workload.dtypes), **dict(parsed.parallel)},
         "ask_phase": parsed.workload.mode is None or parsed.workload.mode in ("latency", "kernel"),
         "baseline_rows": _baseline_table(view),
+        "ceilings": measured_ceilings(parsed, view.hardware),
         "kernel_count": len(parsed.kernels),
         "kernels": _kernels_table(view) if parsed.kernels else None,
         "tray_item": {"kind": "run", "id": run.id, "label": run.name},
