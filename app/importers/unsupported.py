@@ -33,12 +33,6 @@ def _has(*keys: str) -> Callable[[Mapping[str, Any]], bool]:
     return lambda d: all(key in d for key in keys)
 
 
-def _item(value: Any) -> Mapping[str, Any]:
-    """The first object of a list, or of an object's values."""
-    items = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
-    return next((item for item in items if isinstance(item, dict)), {})
-
-
 def _search(pattern: str) -> Callable[[str], bool]:
     compiled = re.compile(pattern, re.MULTILINE)
     return lambda text: compiled.search(text) is not None
@@ -51,57 +45,23 @@ def _trace(d: Mapping[str, Any]) -> bool:
 KNOWN_UNSUPPORTED: tuple[KnownFormat, ...] = (
     KnownFormat("perf-analyzer", "a raw perf_analyzer profile", _has("experiments", "service_kind")),
     KnownFormat(
-        "pytest-benchmark",
-        "a pytest-benchmark report",
-        lambda d: "machine_info" in d and "stats" in _item(d.get("benchmarks")),
-    ),
-    KnownFormat(
-        "google-benchmark",
-        "a google-benchmark report",
-        lambda d: "real_time" in _item(d.get("benchmarks")) or "run_type" in _item(d.get("benchmarks")),
-    ),
-    KnownFormat(
         "rocprof-trace",
         "a rocprof trace in JSON",
         _trace,
         note="Upload the results.stats.csv that stands beside it, or the kernel trace in CSV of rocprofv3.",
     ),
     KnownFormat("rocprofv3", "a rocprofv3 report", _has("rocprofiler-sdk-tool")),
-    KnownFormat("nccl-tests", "an nccl-tests report", _has("nccl_version", "results", "config")),
-    KnownFormat("kernelbench-timing", "a KernelBench timing file", lambda d: "num_trials" in _item(_item(d))),
-    KnownFormat(
-        "nccl-tests",
-        "nccl-tests or rccl-tests output",
-        text_test=_search(r"^# nccl-tests version|^# nThread|\balgbw\b[^\n]*\bbusbw\b"),
-    ),
-    KnownFormat(
-        "flash-attention-bench",
-        "FlashAttention benchmark output",
-        text_test=lambda t: ("### causal=" in t or "### headdim =" in t or "headdim = " in t) and "TFLOP" in t,
-    ),
-    KnownFormat(
-        "deepep-test",
-        "DeepEP test output",
-        text_test=_search(r"\[tuning\] Best dispatch|Dispatch \+ combine bandwidth|GB/s \(SU\)"),
-    ),
     KnownFormat(
         "serving-console",
         "the console block of a serving client",
         text_test=_search(r"=+ Serving Benchmark Result =+"),
         note="Run the client again with --save-result (vLLM) or --output-file (SGLang) and upload that file.",
     ),
-    KnownFormat("liger-kernel-csv", "a Liger-Kernel CSV", text_test=_search(r"\Akernel_name,kernel_provider,")),
     KnownFormat(
         "rocprof-compute-sysinfo",
         "the system description of rocprof-compute, without a measurement",
         text_test=_search(r"\Aworkload_name,command,"),
         note="Upload the counter file (pmc_perf.csv) beside it.",
-    ),
-    KnownFormat(
-        "triton-perf-report",
-        "a Triton perf_report CSV",
-        text_test=_search(r"\A[^\n,]{0,60}(?:,[^\n,]{1,60}){1,20}\n(?:-?\d+(?:\.\d+)?(?:,|$)){2,21}"),
-        note="Its numbers have no unit and no device; our own format states both.",
     ),
     KnownFormat(
         "llama-cpp-log",

@@ -6,17 +6,13 @@ import random
 
 import pytest
 
+from app.importers.micro import MICRO
+from app.importers.training import TRAINING
+
 from .fixture_files import UPLOADS, data
 from .test_hostile import attempt
 
-FORMATS = (
-    "hf-trainer-state",
-    "maxtext-log",
-    "megatron-golden-values",
-    "megatron-log",
-    "mlperf-mllog",
-    "torchtitan-log",
-)
+FORMATS = tuple(importer.id for importer in (*TRAINING, *MICRO) if (UPLOADS / importer.id).is_dir())
 FILES = sorted(
     f"{folder}/{file.name}" for folder in FORMATS for file in (UPLOADS / folder).iterdir() if file.name != "NOTE.md"
 )

@@ -112,7 +112,7 @@ def test_every_fixture_is_read_as_the_format_of_its_folder(file: str) -> None:
 @pytest.mark.parametrize("file", ALL_FILES)
 def test_a_whole_file_has_few_findings_and_no_error(file: str) -> None:
     found = upload(file)
-    assert found.findings == ()
+    assert all(finding.severity == "info" for finding in found.findings)
     for run in found.runs:
         assert len(run.findings) <= 4
         assert all(finding.severity != "error" for finding in run.findings)
