@@ -32,10 +32,11 @@ DERIVED_UNITS: Mapping[str, str] = {
     "step_bound_s": "s",
     "step_expected_s": "s",
     "step_serial_bound_s": "s",
+    "operation_expected_s": "s",
 }
 """What no file reports: the share of its own bound that a run reaches, and an estimate's times. With their units."""
 
-_LOWER = LOWER_IS_BETTER | {"step_bound_s", "step_expected_s", "step_serial_bound_s"}
+_LOWER = LOWER_IS_BETTER | {"step_bound_s", "step_expected_s", "step_serial_bound_s", "operation_expected_s"}
 _HIGHER = HIGHER_IS_BETTER | {"of_bound"}
 
 _WORDS: Mapping[str, str] = {
@@ -89,6 +90,7 @@ _WORDS: Mapping[str, str] = {
     "step_bound_s": "bound of a step",
     "step_expected_s": "expected time of a step",
     "step_serial_bound_s": "serial bound of a step",
+    "operation_expected_s": "expected time of the operation",
 }
 
 _HEADLINE_ORDER: tuple[str, ...] = (
@@ -140,6 +142,7 @@ FROZEN_FIELDS: tuple[FrozenField, ...] = (
     FrozenField("model", "model", "BC-01"),
     FrozenField("parameters", "parameters", "BC-01"),
     FrozenField("mode", "mode", "BC-05"),
+    FrozenField("operation", "operation", "BC-05"),
     FrozenField("batch", "batch", "BC-05"),
     FrozenField("concurrency", "concurrency", "BC-05"),
     FrozenField("request_rate", "request rate", "BC-05"),

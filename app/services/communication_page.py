@@ -17,7 +17,7 @@ from app.services.communication_requests import (
     ShardingRequest,
 )
 from app.services.context import Context
-from app.services.contracts import BoundRequest
+from app.services.contracts import BoundRequest, CollectiveBody
 from app.services.estimate import bound_json, estimate_bound
 
 Values = Mapping[str, Any]
@@ -264,7 +264,11 @@ def _answer_collective(ctx: Context, question: Question, body: dict[str, Any]) -
             f"Measured with {near.ranks} ranks at {size_words(near.size)}: {time_words(near.seconds)}, "
             f"{rate_words(near.bus_bandwidth)}."
         )
-    return PageAnswer(question, body, result, headline, tuple(details))
+    # a comparison holds the operation, whose bound knows no start-up costs
+    op = {"op": "collective"} | {name: value for name, value in body.items() if name in CollectiveBody.model_fields}
+    fits = op.get("algorithm") != "in_switch" and not found.request.links.model_fields_set
+    frozen = {"hardware": body["hardware"], "op": op, "ceilings": found.request.ceilings} if fits else None
+    return PageAnswer(question, body, result, headline, tuple(details), frozen)
 
 
 def _answer_overlap(ctx: Context, question: Question, body: dict[str, Any]) -> PageAnswer:

@@ -16,6 +16,7 @@ from pydantic import Discriminator, Field, Tag
 from app import __version__
 from app.catalog.codec import hardware_to_json, model_to_json
 from app.domain import comparison as domain
+from app.domain.collectives import bus_bandwidth
 from app.domain.comparison import BOOKS, Comparison, Item, Value, compare, estimate_values
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
 from app.domain.hardware import HardwareProfile
@@ -24,8 +25,8 @@ from app.domain.run import Finding
 from app.domain.workload import Workload
 from app.importers.reading import clean
 from app.services.context import Context
-from app.services.contracts import BoundRequest, Contract
-from app.services.estimate import BoundEstimate, bound_json, estimate_bound
+from app.services.contracts import BoundRequest, CollectiveBody, Contract, OpRequest
+from app.services.estimate import BoundEstimate, OpEstimate, bound_json, estimate_bound, estimate_op, op_json
 from app.services.runs import RunView, get_view, run_json
 from app.storage import comparisons, runs
 from app.storage import hardware as stored_hardware
@@ -56,14 +57,29 @@ class FrozenEstimate(Contract):
     request: BoundRequest
 
 
+class FrozenOp(Contract):
+    """One operation to freeze, a collective for example: the body of `POST /estimates/op`."""
+
+    kind: Literal["op"]
+    request: OpRequest
+
+
 class RunItem(Contract):
     run: Annotated[str, Field(min_length=1, max_length=80)]
     label: Label | None = None
     book_as: BookName | None = None
 
 
+def _estimate_kind(value: Any) -> str:
+    kind = value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
+    return "op item" if kind == "op" else "bound item"
+
+
 class EstimateItem(Contract):
-    estimate: FrozenEstimate
+    estimate: Annotated[
+        Annotated[FrozenEstimate, Tag("bound item")] | Annotated[FrozenOp, Tag("op item")],
+        Discriminator(_estimate_kind),
+    ]
     label: Label | None = None
     book_as: BookName | None = None
 
@@ -187,6 +203,8 @@ class _Gathered:
     run: RunView | None = None
     estimate: BoundEstimate | None = None
     request: BoundRequest | None = None
+    op: OpEstimate | None = None
+    op_request: OpRequest | None = None
 
 
 def freeze(ctx: Context, items: Sequence[RunItem | EstimateItem], baseline: int) -> dict[str, Any]:
@@ -212,6 +230,10 @@ def _gather(ctx: Context, item: RunItem | EstimateItem, number: int) -> _Gathere
         except NotFound as error:
             raise InvalidInput(("items", number, "run"), f"there is no run {item.run[:40]!r}") from error
         return _Gathered(label or view.run.name, item.book_as, run=view)
+    if isinstance(item.estimate, FrozenOp):
+        asked = item.estimate.request
+        op = _at(("items", number, "estimate", "request"), lambda: estimate_op(ctx, asked))
+        return _Gathered(label or op_label(op, asked), item.book_as, op=op, op_request=asked)
     request = item.estimate.request
     estimate = _at(("items", number, "estimate", "request"), lambda: estimate_bound(ctx, request))
     return _Gathered(label or estimate_label(estimate), item.book_as, estimate=estimate, request=request)
@@ -235,6 +257,34 @@ def estimate_label(estimate: BoundEstimate) -> str:
     return f"{w.phase} {estimate.model.name} on {estimate.hardware.name}, batch {w.batch:,}"[:MAX_LABEL]
 
 
+def op_label(estimate: OpEstimate, request: OpRequest) -> str:
+    """A name for an operation that nobody named."""
+    return f"{operation_words(request)} on {estimate.hardware.name}"[:MAX_LABEL]
+
+
+def operation_words(request: OpRequest) -> str:
+    """What is run, with its size: two operations are alike where these words are."""
+    op = request.op
+    if isinstance(op, CollectiveBody):
+        return f"{op.kind.replace('_', '-')} of {op.bytes:,.0f} B over {op.ranks:,} ranks"
+    stated = op.model_dump(exclude={"op", "dtype"}, exclude_none=True)
+    return f"{op.op} {op.dtype}, " + ", ".join(f"{name} {value}" for name, value in stated.items())[:400]
+
+
+def _op_values(estimate: OpEstimate, request: OpRequest) -> dict[str, Value]:
+    """An operation's numbers: its least and its expected time, and for a collective the bus bandwidth at most."""
+    least, expected = float(estimate.bound.overlapped), estimate.expected
+    values = {
+        "kernel_time_s": Value(least, "bound", float(expected.low), float(expected.high)),
+        "operation_expected_s": Value(float(expected.time), "expected", float(expected.low), float(expected.high)),
+    }
+    op = request.op
+    if isinstance(op, CollectiveBody) and least > 0:
+        most = float(bus_bandwidth(op.kind, op.bytes, op.ranks, least))
+        values["bus_bandwidth_bytes_per_s"] = Value(most, "bound")
+    return values
+
+
 def _unique(labels: Sequence[str]) -> list[str]:
     """Labels with a number behind those that were there before: a sentence must say which one it means."""
     seen: dict[str, int] = {}
@@ -254,6 +304,10 @@ def _unique(labels: Sequence[str]) -> list[str]:
 def _side(one: _Gathered, label: str, reported: set[str]) -> Item:
     if one.run is not None:
         return Item(label, "run", _run_values(one.run), _run_frozen(one.run), one.book_as, _has_quality(one.run))
+    if one.op is not None and one.op_request is not None:
+        asked = one.op_request
+        stated = {"hardware": one.op.hardware.name, "operation": operation_words(asked), "ceilings": asked.ceilings}
+        return Item(label, "estimate", _op_values(one.op, asked), stated, one.book_as)
     assert one.estimate is not None
     assert one.request is not None
     estimate, answer = one.estimate, bound_json(one.estimate)
@@ -417,6 +471,10 @@ def _item_json(ctx: Context, one: _Gathered, side: Item, number: int) -> dict[st
     if one.run is not None:
         item["run"] = frozen_run(run_json(one.run))
         hardware, model = one.run.hardware, one.run.model
+    elif one.op is not None and one.op_request is not None:
+        hardware, model = one.op.hardware, None
+        request = one.op_request.model_dump(mode="json")
+        item["estimate"] = {"kind": "op", "request": request, "answer": op_json(one.op)}
     else:
         assert one.estimate is not None
         assert one.request is not None

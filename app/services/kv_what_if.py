@@ -291,7 +291,8 @@ def state_of_run(ctx: Context, run_id: str, given: Mapping[str, str]) -> dict[st
     except NotFound:
         return {"dist": "run"}
     told = view.run.parsed.workload
-    found: dict[str, str] = {"dist": "run"}
+    # nothing says that its requests share a prompt
+    found: dict[str, str] = {"dist": "run", "prefix": "0"}
     if view.hardware is not None:
         found["hardware"] = view.hardware.id
     if view.model is not None:

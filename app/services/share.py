@@ -14,8 +14,8 @@ from app.domain.comparison import metric_label
 from app.domain.errors import DomainError
 from app.services.compare import comparison_json
 from app.services.context import Context
-from app.services.contracts import BoundRequest, Contract
-from app.services.estimate import bound_json, estimate_bound
+from app.services.contracts import BoundRequest, Contract, OpRequest
+from app.services.estimate import bound_json, estimate_bound, estimate_op, op_json
 from app.storage import shares
 from app.storage.records import StoredComparison, StoredDiagnosis, StoredShare
 
@@ -123,6 +123,9 @@ def moved_figures(ctx: Context, snapshot: Mapping[str, Any]) -> tuple[MovedFigur
 def _moved(ctx: Context, item: Mapping[str, Any]) -> Iterator[MovedFigure]:
     index, label = item["index"], item["label"]
     answer = item["estimate"]["answer"]
+    if item["estimate"]["kind"] == "op":
+        yield from _moved_op(ctx, item)
+        return
     try:
         # the frozen profile and model, not those that have their names today
         request = BoundRequest.model_validate(
@@ -141,6 +144,20 @@ def _moved(ctx: Context, item: Mapping[str, Any]) -> Iterator[MovedFigure]:
         before, now = read(answer), read(today)
         if not _same(before, now):
             yield MovedFigure(index, label, words, unit, before, now)
+
+
+def _moved_op(ctx: Context, item: Mapping[str, Any]) -> Iterator[MovedFigure]:
+    index, label, answer = item["index"], item["label"], item["estimate"]["answer"]
+    try:
+        frozen = {**item["estimate"]["request"], "hardware": item["hardware"]["profile"]}
+        today = op_json(estimate_op(ctx, OpRequest.model_validate(frozen)))
+    except (DomainError, ValidationError) as error:
+        reason = str(error).split("\n")[0][:300]
+        yield MovedFigure(index, label, "bound of the operation", "s", answer["bound_s"], None, reason)
+        return
+    for words, read in (("bound of the operation", _bound), ("expected time of the operation", _expected)):
+        if not _same(read(answer), read(today)):
+            yield MovedFigure(index, label, words, "s", read(answer), read(today))
 
 
 def _same(before: float | None, now: float | None) -> bool:

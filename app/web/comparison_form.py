@@ -33,7 +33,9 @@ class BuiltItem:
         """As the API takes it."""
         body: dict[str, Any] = {"run": self.run}
         if self.kind == "estimate":
-            body = {"estimate": {"kind": "bound", "request": dict(self.request)}}
+            # an operation's body names it; a step's has a workload instead
+            kind = "op" if "op" in self.request else "bound"
+            body = {"estimate": {"kind": kind, "request": dict(self.request)}}
         if self.label.strip():
             body["label"] = self.label
         if self.book_as:

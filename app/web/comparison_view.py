@@ -133,6 +133,8 @@ def differences_table(snapshot: Mapping[str, Any]) -> dict[str, Any]:
 
 def explore_address(item: Mapping[str, Any]) -> str:
     """The lab's address of a frozen estimate; empty where the lab cannot hold the question as it was asked."""
+    if item["estimate"]["kind"] != "bound":
+        return ""
     try:
         request = BoundRequest.model_validate(item["estimate"]["request"])
         model = model_from_json(item["model"]["architecture"]).model

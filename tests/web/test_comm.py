@@ -294,3 +294,37 @@ def test_a_pipeline_from_both_ends_on_the_page(client: TestClient) -> None:
     answer = client.get("/comm?view=pipeline&schedule=dualpipe&stages=3&micro_batches=12")
     assert answer.status_code == 422
     assert "must be even" in answer.text.split('id="lab-error-stages"', 1)[1].split("</p>", 1)[0]
+
+
+def test_a_collective_goes_into_a_comparison(client: TestClient) -> None:
+    """Two collectives side by side: frozen, shown, shared, exported; the bound is that of the page."""
+    sizes = {}
+    items = []
+    for size in ("64 MiB", "128 MiB"):
+        page = client.get(f"/comm?kind=all_gather&size={size}&ranks=8").text
+        item = json.loads(html.unescape(re.search(r'data-tray-add="([^"]+)"', page)[1]))  # type: ignore[index]
+        items.append({"estimate": {"kind": "op", "request": item["request"]}})
+        asked = {name: value for name, value in item["request"]["op"].items() if name != "op"}
+        sizes[size] = api(client, "collective", **asked, hardware=item["request"]["hardware"])
+    made = client.post("/api/v1/comparisons", json={"title": "t", "items": items})
+    assert made.status_code == 201, made.text
+    found = made.json()
+    rows = {row["metric"]: row for row in found["metrics"]}
+    for place, size in enumerate(sizes):
+        assert rows["kernel_time_s"]["cells"][place]["value"] == sizes[size]["bound_s"]
+    assert "bus_bandwidth_bytes_per_s" in rows
+    assert any("operation" in difference["field"] for difference in found["differences"])
+    shown = client.get(f"/comparisons/{found['id']}").text
+    assert "all-gather of 67,108,864 B over 8 ranks" in shown
+    for format_ in ("csv", "json", "html"):
+        assert client.get(f"/api/v1/comparisons/{found['id']}/export?format={format_}").status_code == 200
+    share = client.post(f"/api/v1/comparisons/{found['id']}/share", json={}).json()
+    read = client.get(f"/api/v1/shares/{share['token']}").json()
+    assert read["moved"] == []
+    assert client.get(f"/s/{share['token']}").status_code == 200
+    wrong = {"estimate": {"kind": "op", "request": items[0]["estimate"]["request"] | {"hardware": "nope"}}}
+    refused = client.post("/api/v1/comparisons", json={"title": "t", "items": [wrong]})
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["loc"] == ["items", 0, "estimate", "request", "hardware"]
+    wrong = {"estimate": {"kind": "op", "request": {"hardware": "nvidia-h100-sxm", "op": {"op": "collective"}}}}
+    assert client.post("/api/v1/comparisons", json={"title": "t", "items": [wrong]}).status_code == 422

@@ -310,7 +310,7 @@ def test_request_lengths_of_a_serving_file_on_every_page(client: TestClient):
     assert "Request lengths" in shown
     assert re.search(r"Both: held at the end.*?275.*?110.*?440", text_of(shown))
     link = html.unescape(re.search(r'href="(/kv\?[^"]+)"[^>]*>Plan its KV cache', shown)[1])  # type: ignore[index]
-    page = client.get(f"{link}&prefix=0").text
+    page = client.get(link).text  # nothing is shared unless somebody says so
     body = {"model": "llama-3.1-8b", "run": stored}
     whole = client.post("/api/v1/estimates/kv", json=body).json()
     assert whole["payload_bytes"] == 1100 * 131_072

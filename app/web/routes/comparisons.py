@@ -157,6 +157,10 @@ def _shown(ctx: Context, item: BuiltItem) -> _ShownItem:
             return _ShownItem(item, item.label or item.run[:80], "This run does not exist (any more): remove it.")
         return _ShownItem(item, summary.name, f"run, {summary.format}")
     request = item.request
+    op = request.get("op")
+    if isinstance(op, dict):
+        what = str(op.get("kind") or op.get("op") or "operation")[:40].replace("_", "-")
+        return _ShownItem(item, f"{what} on {_name(ctx, request, 'hardware')}", "estimate")
     workload = request.get("workload") if isinstance(request.get("workload"), dict) else {}
     phase = str((workload or {}).get("phase", "decode"))[:40]
     return _ShownItem(item, f"{phase}, {_name(ctx, request, 'model')} on {_name(ctx, request, 'hardware')}", "estimate")
