@@ -266,9 +266,17 @@ def operation_words(request: OpRequest) -> str:
     """What is run, with its size: two operations are alike where these words are."""
     op = request.op
     if isinstance(op, CollectiveBody):
-        return f"{op.kind.replace('_', '-')} of {op.bytes:,.0f} B over {op.ranks:,} ranks"
+        return f"{op.kind.replace('_', '-')} of {_size_words(op.bytes)} over {op.ranks:,} ranks"
     stated = op.model_dump(exclude={"op", "dtype"}, exclude_none=True)
     return f"{op.op} {op.dtype}, " + ", ".join(f"{name} {value}" for name, value in stated.items())[:400]
+
+
+def _size_words(size: float) -> str:
+    """A size in the largest binary unit that holds it whole, since these words tell two operations apart."""
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 2**power and size % 2**power == 0:
+            return f"{size / 2**power:,.0f} {unit}"
+    return f"{size:,.12g} B"
 
 
 def _op_values(estimate: OpEstimate, request: OpRequest) -> dict[str, Value]:

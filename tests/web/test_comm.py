@@ -315,7 +315,7 @@ def test_a_collective_goes_into_a_comparison(client: TestClient) -> None:
     assert "bus_bandwidth_bytes_per_s" in rows
     assert any("operation" in difference["field"] for difference in found["differences"])
     shown = client.get(f"/comparisons/{found['id']}").text
-    assert "all-gather of 67,108,864 B over 8 ranks" in shown
+    assert "all-gather of 64 MiB over 8 ranks" in shown
     for format_ in ("csv", "json", "html"):
         assert client.get(f"/api/v1/comparisons/{found['id']}/export?format={format_}").status_code == 200
     share = client.post(f"/api/v1/comparisons/{found['id']}/share", json={}).json()
