@@ -238,7 +238,7 @@ def _load_catalog() -> Catalog:
         raise CommandError(f"the catalogue cannot be loaded: {error}") from error
 
 
-_TOKEN_IN_PATH = re.compile(r"(/s/|/shares/)[^/?\s]+")
+_TOKEN_IN_PATH = re.compile(r"(/s/|/shares/|/checklist-shares/)[^/?\s]+")
 
 
 def _without_tokens(record: logging.LogRecord) -> bool:

@@ -11,6 +11,7 @@ from app.catalog.technique_codec import ARCHITECTURES, FAMILIES, GENERATIONS, PH
 from app.domain.levers.registry import LEVERS
 from app.domain.technique import Technique
 from app.services.context import Context
+from app.services.reference_pages import mentions
 from app.services.techniques import TechniqueFilter, find_techniques, suits
 
 FAMILY_LABELS: Final[Mapping[str, str]] = {
@@ -194,6 +195,7 @@ class TechniqueSheet:
     excludes: tuple[Technique, ...]
     members: tuple[Technique, ...]
     part_of: tuple[Technique, ...]
+    mentions: tuple[tuple[str, str], ...]
 
 
 def technique_sheet(ctx: Context, technique: Technique) -> TechniqueSheet:
@@ -215,4 +217,5 @@ def technique_sheet(ctx: Context, technique: Technique) -> TechniqueSheet:
         excludes=() if lever is None else named(lever.excludes),
         members=() if lever is None else named(lever.members),
         part_of=named(tuple(id_ for id_, other in LEVERS.items() if technique.id in other.members)),
+        mentions=mentions(ctx, technique),
     )

@@ -1,4 +1,4 @@
-"""Hardware, models and runs by any of their names."""
+"""Hardware, models, runs, techniques and the library's pages by any of their names."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from app.domain.technique import Technique
 from app.services.catalogue import all_hardware, all_models, hardware_matches, model_matches
 from app.services.context import Context
 from app.services.hardware_pages import HardwareLine, hardware_line
 from app.services.listing import linked_runs
 from app.services.model_pages import ModelLine, model_line
+from app.services.reference_pages import Place, find_places
+from app.services.techniques import TechniqueFilter, find_techniques
 from app.storage.records import RunFilter, RunSummary
 
 SEARCH_LIMIT: Final = 8
@@ -26,14 +29,17 @@ class SearchResult:
     models_total: int
     runs: tuple[RunSummary, ...]
     runs_total: int
+    techniques: tuple[Technique, ...] = ()
+    techniques_total: int = 0
+    places: tuple[Place, ...] = ()
 
     @property
     def total(self) -> int:
-        return self.hardware_total + self.models_total + self.runs_total
+        return self.hardware_total + self.models_total + self.runs_total + self.techniques_total + len(self.places)
 
 
 def search(ctx: Context, text: str) -> SearchResult:
-    """Hardware, models and runs in whose names every word occurs; exact names first."""
+    """Whatever has every word in its names (techniques and library pages: in what they say); exact names first."""
     wanted = text.strip()
     if not wanted:
         return SearchResult((), 0, (), 0, (), 0)
@@ -41,6 +47,8 @@ def search(ctx: Context, text: str) -> SearchResult:
     models = [entry for entry in all_models(ctx) if model_matches(entry.model, wanted)]
     hardware.sort(key=lambda entry: _closeness(wanted, entry.name, entry.profile.aliases))
     models.sort(key=lambda entry: _closeness(wanted, entry.name, entry.model.aliases))
+    techniques = find_techniques(ctx, TechniqueFilter(text=wanted))
+    techniques.sort(key=lambda entry: _closeness(wanted, entry.name, (entry.id,)))
     runs = linked_runs(ctx, RunFilter(text=wanted), limit=SEARCH_LIMIT)
     return SearchResult(
         tuple(hardware_line(entry) for entry in hardware[:SEARCH_LIMIT]),
@@ -49,6 +57,9 @@ def search(ctx: Context, text: str) -> SearchResult:
         len(models),
         runs.items,
         runs.total,
+        tuple(techniques[:SEARCH_LIMIT]),
+        len(techniques),
+        find_places(wanted),
     )
 
 

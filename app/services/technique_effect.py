@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from app.catalog.library import TryOut, load_library
+from app.catalog.library import load_library
 from app.domain.errors import InvalidInput
 from app.domain.levers.base import Lever, Scenario
 from app.domain.levers.registry import LEVERS
+from app.domain.library import TryOut
 from app.domain.technique import Technique
 from app.services.context import Context
 from app.services.estimate import BoundEstimate, generation_code

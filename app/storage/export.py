@@ -10,7 +10,7 @@ from typing import Any
 from sqlmodel import Session
 
 from app.domain.run import RunWorkload
-from app.storage import comparisons, diagnoses, hardware, models, runs, workloads
+from app.storage import checklists, comparisons, diagnoses, hardware, models, runs, workloads
 from app.storage.records import StoredHardware, StoredModel, StoredRun, StoredWorkload
 
 VERSION = 1
@@ -18,7 +18,7 @@ VERSION = 1
 
 
 def exported_items(*, session: Session, app_version: str) -> Iterator[dict[str, Any]]:
-    """A heading, then the team's hardware, models and workloads, all runs, comparisons and diagnoses, oldest first.
+    """A heading, then the team's hardware, models and workloads, all runs, comparisons, diagnoses and checklists.
 
     Each has a `kind`. Uploaded files are not part of it (a backup has them); a run names its own by `sha256`.
     """
@@ -35,6 +35,9 @@ def exported_items(*, session: Session, app_version: str) -> Iterator[dict[str, 
         yield {"kind": "comparison", **_plain(asdict(comparison))}
     for diagnosis in diagnoses.iterate_diagnoses(session=session):
         yield {"kind": "diagnosis", **_plain(asdict(diagnosis))}
+    for checklist in checklists.iterate_checklists(session=session):
+        ticks = {item: moment.isoformat() for item, moment in checklist.ticks.items()}
+        yield {"kind": "checklist", **_plain(asdict(checklist)), "ticks": ticks}
 
 
 def run_json(run: StoredRun) -> dict[str, Any]:

@@ -304,3 +304,31 @@ class StoredShare:
     def is_open(self, now: datetime) -> bool:
         """Whether the link still works at `now`."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChecklist:
+    """A team's copy of a checklist. `ticks` maps the ids of ticked items to when that was, oldest first."""
+
+    id: str
+    list_id: str
+    title: str
+    ticks: Mapping[str, datetime]
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChecklistShare:
+    """A link to a team's checklist, without its token. `can_tick`: whoever has it may tick, not only read."""
+
+    id: str
+    checklist_id: str
+    can_tick: bool
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+    def is_open(self, now: datetime) -> bool:
+        """Whether the link still works at `now`."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)

@@ -265,3 +265,36 @@ class DiagnosisShareRow(Base, table=True):
     created_at: datetime
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
+
+
+class ChecklistRow(Base, table=True):
+    """A team's copy of a checklist of the library. `ticks` maps an item to when it was ticked; who did is not kept."""
+
+    __tablename__ = "checklists"
+    __table_args__ = (UniqueConstraint("id"), Index(None, "updated_at"))
+    seq: int | None = Field(default=None, primary_key=True)
+    id: str = Field(sa_type=Text)
+    list_id: str = Field(sa_type=Text)
+    title: str = Field(sa_type=Text)
+    ticks: dict[str, str] = Field(default_factory=dict, sa_column=Column(_json(), nullable=False))
+    created_at: datetime
+    updated_at: datetime
+
+
+class ChecklistShareRow(Base, table=True):
+    """A link to a team's checklist. The token itself is never stored, only its SHA-256."""
+
+    __tablename__ = "checklist_shares"
+    __table_args__ = (
+        UniqueConstraint("token_sha256"),
+        CheckConstraint("length(token_sha256) = 64", name="token_is_hashed"),
+        CheckConstraint("expires_at IS NULL OR expires_at > created_at", name="expires_after_creation"),
+        Index(None, "checklist_id"),
+    )
+    id: str = Field(primary_key=True, sa_type=Text)
+    token_sha256: str = Field(sa_type=Text)
+    checklist_id: str = Field(sa_column=Column(Text, ForeignKey("checklists.id", ondelete="CASCADE"), nullable=False))
+    can_tick: bool = False
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None

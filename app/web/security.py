@@ -201,7 +201,7 @@ class TokenBuckets:
             del self._buckets[key]
 
 
-_ESTIMATING: Final = ("/api/v1/estimates/", "/explore/", "/kv/")
+_ESTIMATING: Final = ("/api/v1/estimates/", "/explore/", "/kv/", "/library/techniques/")
 
 
 def limited_class(method: str, path: str) -> str | None:
@@ -210,7 +210,7 @@ def limited_class(method: str, path: str) -> str | None:
         return "uploads"
     if path in ("/explore", "/kv", "/diagnose", "/api/v1/diagnoses") or path.startswith(_ESTIMATING):
         return "estimates"
-    if path.startswith(("/s/", "/api/v1/shares/")):
+    if path.startswith(("/s/", "/api/v1/shares/", "/library/checklists/shares/", "/api/v1/checklist-shares/")):
         return "share_lookups"
     return None
 

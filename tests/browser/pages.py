@@ -29,12 +29,14 @@ FIXED = {
     "models": "/models",
     "model": "/models/llama-3.1-8b",
     "import": "/models/new",
+    "technique": "/library/techniques/kv-fp8",
+    "generations": "/library/gpu-generations",
     "search": "/search?q=llama",
     "api": "/api/docs",
     "missing": "/nothing-here",
 }
-PARTS = {"/comparisons/new/runs", "/explore/thresholds", "/models/new/preview"}
-"""Addresses that answer with a part of a page."""
+PARTS = {"/library/techniques", "/comparisons/new/runs", "/explore/thresholds", "/models/new/preview"}
+"""Addresses that answer with a part of a page, or that lead to another one."""
 
 # A new page is looked at from the day it exists.
 FIXED |= {

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from fastapi.testclient import TestClient
 
+from app.catalog.library import load_library
 from app.catalog.loader import load_catalog
 from app.domain.levers.registry import LEVERS
 from app.domain.lower_bound import RESOURCES
@@ -192,3 +193,76 @@ def test_a_name_in_capitals_leads_to_the_page(client: TestClient) -> None:
     answer = client.get("/library/techniques/FA1", params={"phase": "train"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/library/techniques/fa1?phase=train")
     assert client.get("/library/techniques/no-such").status_code == 404
+
+
+def words(page: str) -> str:
+    """The text of a page as a reader sees it."""
+    return " ".join(
+        html.unescape(re.sub(r"<[^>]+>", " ", re.sub(r"<script.*?</script>", "", page, flags=re.S))).split()
+    )
+
+
+def test_every_reference_page_shows_its_claims_with_numbered_sources(client: TestClient) -> None:
+    for section in load_library().sections.values():
+        page = client.get(f"/library/{section.id}").text
+        text = words(page)
+        for claim in section.claims:
+            assert claim.text in text, claim.text
+        for source in {source for claim in section.claims for source in claim.sources}:
+            assert f'id="source-{source.id}"' in page
+            assert f'href="#source-{source.id}"' in page
+        answer = client.get(f"/api/v1/library/{section.id}").json()
+        assert [entry["id"] for entry in answer["entries"]] == [entry.id for entry in section.entries]
+        assert all(point["sources"] for entry in answer["entries"] for point in entry["points"])
+    assert client.get("/library/no-such").status_code == 404
+
+
+def test_pages_show_what_the_code_knows(client: TestClient) -> None:
+    assert "70 % of the compute beside a collective hides it" in words(client.get("/library/overlap-levels").text)
+    generations = client.get("/library/gpu-generations").text
+    assert 'href="/hardware/nvidia-h100-sxm"' in generations
+    assert 'href="/hardware/amd-mi300x"' in generations
+    levers = client.get("/library/memory-levers").text
+    for technique in TECHNIQUES.values():
+        assert (f'/library/techniques/{technique.id}"' in levers) == (technique.memory_lever is not None), technique.id
+    assert "1.5 to 2.0x over FlashAttention-2" in words(client.get("/library/attention-kernels").text)
+
+
+def test_the_symptom_table_is_that_of_the_trees(client: TestClient) -> None:
+    page = words(client.get("/library/symptoms").text)
+    trees = load_catalog().trees
+    for symptom in trees.symptoms.values():
+        assert symptom.see in page
+        assert symptom.cause in page
+        assert symptom.avoid in page
+        assert all(trees.leaves[leaf].title in page for leaf in symptom.go)
+    assert "our judgement" in page
+    items = client.get("/api/v1/library/symptoms").json()["items"]
+    assert [item["id"] for item in items] == list(trees.symptoms)
+
+
+def test_the_entrance_leads_everywhere(client: TestClient) -> None:
+    page = client.get("/library").text
+    places = re.findall(r'<li><a href="(/library/[^"]+)">', page)
+    assert "/library/fidelity" in places
+    assert "/library/symptoms" in places
+    assert len(places) == 12
+    for place in places:
+        assert client.get(place).status_code == 200, place
+    assert 'aria-current="page"' in page
+    assert "library-places" not in client.get("/library", params={"q": "kv"}).text
+
+
+def test_the_search_finds_techniques_and_pages(client: TestClient) -> None:
+    page = client.get("/search", params={"q": "overlap"}).text
+    assert 'href="/library/overlap-levels"' in page
+    assert 'href="/library/techniques/fwd-bwd-overlap"' in page
+    assert 'href="/library/techniques/fa3"' in client.get("/search", params={"q": "FlashAttention-3"}).text
+    assert 'href="/library/gpu-generations"' in client.get("/search", params={"q": "hopper"}).text
+
+
+def test_a_technique_says_where_it_comes_up(client: TestClient) -> None:
+    page = client.get("/library/techniques/split-kv").text
+    assert 'href="/library/attention-kernels#decode"' in page
+    assert 'href="/library/checklists/decode#kernel"' in page
+    assert 'href="/library/symptoms#s8"' in page

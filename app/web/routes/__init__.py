@@ -11,6 +11,7 @@ from app.web.routes.api_diagnoses import router as api_diagnoses_router
 from app.web.routes.api_docs import router as api_docs_router
 from app.web.routes.api_estimates import router as api_estimates_router
 from app.web.routes.api_jobs import router as api_jobs_router
+from app.web.routes.api_library import router as api_library_router
 from app.web.routes.api_moe import router as api_moe_router
 from app.web.routes.api_runs import router as api_runs_router
 from app.web.routes.api_techniques import router as api_techniques_router
@@ -24,6 +25,7 @@ from app.web.routes.home import router as home_router
 from app.web.routes.jobs import router as jobs_router
 from app.web.routes.kv import router as kv_router
 from app.web.routes.library import router as library_router
+from app.web.routes.library_reference import router as library_reference_router
 from app.web.routes.memory import router as memory_router
 from app.web.routes.model_import import router as model_import_router
 from app.web.routes.models import router as models_router
@@ -50,6 +52,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     models_router,
     fidelity_router,
     library_router,
+    library_reference_router,  # behind the others: /library/{section} could be any of them
     search_router,
     service_router,
     api_docs_router,
@@ -58,6 +61,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     api_moe_router,
     api_catalog_router,
     api_techniques_router,
+    api_library_router,
     api_runs_router,
     api_jobs_router,
     comparisons_router,

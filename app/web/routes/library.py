@@ -10,14 +10,14 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import ValidationError
 
-from app.catalog.library import TryOut
 from app.charts.base import ChartSpec
 from app.charts.lever_effect import lever_effect
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
 from app.domain.levers.registry import LEVERS
+from app.domain.library import TryOut
 from app.domain.precision import PRECISIONS
 from app.domain.technique import Technique
-from app.services import library_pages, techniques
+from app.services import library_pages, reference_pages, techniques
 from app.services.context import Context
 from app.services.library_pages import TechniqueQuery
 from app.services.technique_effect import (
@@ -98,6 +98,7 @@ def library(
     context = {
         "query": query,
         "found": found,
+        "places": [] if query.filters_anything else reference_pages.places(),
         "choices": {name: offered(words, found.choices[name], filters[name]) for name, words in ANY.items()},
         **words_of(),
     }
