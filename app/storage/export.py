@@ -20,7 +20,8 @@ VERSION = 1
 def exported_items(*, session: Session, app_version: str) -> Iterator[dict[str, Any]]:
     """A heading, then the team's hardware, models and workloads, all runs, comparisons, diagnoses and checklists.
 
-    Each has a `kind`. Uploaded files are not part of it (a backup has them); a run names its own by `sha256`.
+    Each has a `kind`, and each kind comes oldest first. Uploaded files are not part of it (a backup has them); a run
+    names its own by `sha256`.
     """
     yield {"kind": "export", "version": VERSION, "app_version": app_version}
     for profile in hardware.list_all(session=session):
