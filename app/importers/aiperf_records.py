@@ -3,13 +3,14 @@
 Field meanings are those of ai-dynamo/aiperf (docs on profile exports); files of late 2025 were seen. A line is one
 request. Failed, cancelled and warm-up requests are counted and left out of the statistics. Percentiles interpolate
 between observations and rates are over the time from the first request's start to the last one's end, as the tool's own
-summary has them.
+summary has them. The file is read line by line, as one of an hour's load has hundreds of megabytes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +18,9 @@ from app.domain.run import Finding, ParsedRun, RunWorkload
 from app.importers import serving
 from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
 from app.importers.fields import Fields, as_float, is_number, listed
-from app.importers.measures import add_statistics, scale_to_si, thinned, within, word
+from app.importers.measures import Observations, add_statistics, finite_numbers, scale_to_si, within, word
 from app.importers.perf_export import DISTRIBUTIONS
-from app.importers.reading import Content, clean
+from app.importers.reading import Content, JsonDocument, JsonReader, clean
 
 _NOT_KEPT = ("payload", "request_payload", "responses", "response", "prompt", "outputs", "turns", "request")
 _SUMMARISED = {**DISTRIBUTIONS}
@@ -36,55 +37,122 @@ def looks_like(fields: Mapping[str, Any]) -> bool:
     return isinstance(first, dict) and "value" in first and "unit" in first
 
 
+_START = re.compile(r'^\s*\{"metadata":\s*\{[^{}]{0,4000}"request_start_ns"')
+_LONGEST_LINE = 64 * 2**20
+"""Characters of one record; a request of a million tokens has some twenty million."""
+
+
 class AiperfRecords:
     id = "aiperf-records"
     title = "AIPerf records of single requests (profile_export.jsonl)"
     tried_on_real_file = True
+    streams = True
 
     def sniff(self, content: Content) -> Sniff:
-        if any(looks_like(fields) for fields in content.first_records):
+        # The first line may be longer than the beginning that is looked at.
+        if any(looks_like(fields) for fields in content.first_records) or _START.match(content.head):
             return Sniff(0.95, "lines with metadata and metrics of value and unit")
         return Sniff(0.0, "no lines with metadata and metrics of value and unit")
 
     def parse(self, content: Content) -> ParsedUpload:
-        found = _Requests()
-        strangers: list[str] = []
-        first = last = ""
-        for record in content.json.records():
-            if isinstance(record.value, dict) and looks_like(record.value):
-                found.add(record.value)
-                first, last = first or record.prefix, record.prefix
+        found, notes, strangers = _Requests(), JsonDocument(), []
+        first = last = 0
+        number = 0
+        for number, value in _records(content, notes):
+            if looks_like(value):
+                found.add(value)
+                first, last = first or number, number
             else:
-                strangers.append(record.prefix or "/")
+                strangers.append(f"line {number}")
         if not found.seen:
-            raise UnreadableUpload("invalid", "No record of a request is in the file.")
-        notes = [*content.findings(), *content.json.findings(), *serving.stranger_findings(strangers)]
-        return ParsedUpload(self.id, serving.with_series([_run(found, _span(first, last))]), tuple(notes))
+            return _spread_out(content)
+        span = f"lines {first} to {last}: " if last > first else f"line {first}: "
+        findings = (*notes.findings(), *serving.stranger_findings(strangers))
+        return ParsedUpload(self.id, serving.with_series([_run(found, span)]), findings)
 
 
-def _span(first: str, last: str) -> str:
-    """`lines 1 to 64: ` where the records are lines of the file."""
-    if first == last or not first.startswith("line "):
-        return first
-    return f"lines {first[5:].split(':')[0]} to {last[5:].split(':')[0]}: "
+def _spread_out(content: Content) -> ParsedUpload:
+    """Records that somebody wrote over several lines, or into a list. Raises UnreadableUpload where there are none."""
+    found = _Requests()
+    strangers = []
+    for record in content.json.records() if not content.is_large else ():
+        if isinstance(record.value, dict) and looks_like(record.value):
+            found.add(record.value)
+        else:
+            strangers.append(record.prefix or "/")
+    if not found.seen:
+        raise UnreadableUpload("invalid", "No record of a request is in the file.", hint="Upload the file as written.")
+    notes = (*content.findings(), *content.json.findings(), *serving.stranger_findings(strangers))
+    return ParsedUpload("aiperf-records", serving.with_series([_run(found, "")]), notes)
+
+
+def _records(content: Content, notes: JsonDocument) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Every object with the line it begins on. What cannot be read is noted."""
+    position = 0
+    for number, line in _whole_lines(content):
+        position += len(line) + 1
+        if not line.strip():
+            continue
+        if not line.lstrip().startswith(("{", "[")):
+            notes.skipped_lines += not notes.values
+            continue
+        document = JsonReader(line, content.limits).read()
+        if not document.values:
+            notes.damaged_lines.append(number)
+            notes.cut_at = position - 1 if document.cut_at is not None else None
+            continue
+        notes.values = document.values[:1]
+        notes.cut_at = None
+        for record in document.records():
+            if isinstance(record.value, dict):
+                yield number, record.value
+    if notes.cut_at is not None:
+        notes.damaged_lines.pop()
+    if len(notes.damaged_lines) > 1000:
+        del notes.damaged_lines[1000:]
+
+
+def _whole_lines(content: Content) -> Iterator[tuple[int, str]]:
+    """Lines put together again from the pieces that long ones are handed out in."""
+    pieces: list[str] = []
+    length, at = 0, 0
+    for number, piece in content.each_line():
+        if pieces and number != at:
+            yield at, "".join(pieces)
+            pieces, length = [], 0
+        at = number
+        pieces.append(piece)
+        length += len(piece)
+        if length > _LONGEST_LINE:
+            raise UnreadableUpload(
+                "too-large",
+                f"Line {number} is longer than {_LONGEST_LINE // 2**20} million characters.",
+                hint="Each request stands on a line of its own; upload the summary that the tool writes.",
+            )
+    if pieces:
+        yield at, "".join(pieces)
 
 
 @dataclass(slots=True)
 class _Requests:
-    """What the lines add up to. `values` are in SI units; `pairs` are prompt and output tokens of one request."""
+    """What the lines add up to. `values` are in SI units; the two `pair` lists hold the tokens of the same requests."""
 
     seen: int = 0
     warm_up: int = 0
     failed: int = 0
     cancelled: int = 0
-    values: dict[str, list[float]] = field(default_factory=dict)
+    values: dict[str, Observations] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
     wrong_units: set[str] = field(default_factory=set)
-    pairs: list[tuple[float, float]] = field(default_factory=list)
-    inputs: list[float] = field(default_factory=list)
-    outputs: list[float] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
+    inputs: Observations = field(default_factory=Observations)
+    outputs: Observations = field(default_factory=Observations)
+    pair_inputs: Observations = field(default_factory=Observations)
+    pair_outputs: Observations = field(default_factory=Observations)
+    timed: int = 0
+    """Requests with a start and an end, the only ones that the four fields below count."""
+    first_start: int = 2**63
+    last_end: int = 0
+    busy_ns: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
 
@@ -115,13 +183,15 @@ class _Requests:
         lengths = [_value(metrics.get(key)) for key in ("input_sequence_length", "output_sequence_length")]
         for into, length in zip((self.inputs, self.outputs), lengths, strict=True):
             if length is not None:
-                into.append(length)
+                into.add([length])
         if lengths[0] is not None and lengths[1] is not None:
-            self.pairs.append((lengths[0], lengths[1]))
-        for into_times, key in ((self.starts, "request_start_ns"), (self.ends, "request_end_ns")):
-            time = metadata.get(key)
-            if isinstance(time, int) and not isinstance(time, bool) and 0 < time < 2**63:
-                into_times.append(time)
+            self.pair_inputs.add([lengths[0]])
+            self.pair_outputs.add([lengths[1]])
+        start, end = (_nanoseconds(metadata.get(key)) for key in ("request_start_ns", "request_end_ns"))
+        if start is not None and end is not None:
+            self.timed += 1
+            self.first_start, self.last_end = min(self.first_start, start), max(self.last_end, end)
+            self.busy_ns += end - start
 
     def _take(self, name: str, key: str, measure: Any) -> None:
         if not isinstance(measure, dict):
@@ -133,12 +203,18 @@ class _Requests:
             return
         self.units.setdefault(name, unit)
         value = measure.get("value")
-        into = self.values.setdefault(name, [])
         # One number a request, or one for each gap between its chunks.
-        for item in value if isinstance(value, list) else [value]:
-            number = as_float(item) if is_number(item) else None
-            if number is not None and math.isfinite(number):
-                into.append(number * scale)
+        numbers: list[Any] = value if isinstance(value, list) else [value]
+        if set(map(type, numbers)) != {float}:
+            numbers = finite_numbers(numbers)
+        into = self.values.get(name)
+        if into is None:
+            into = self.values[name] = Observations()
+        into.add([number * scale for number in numbers])
+
+
+def _nanoseconds(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63 else None
 
 
 def _value(measure: Any) -> float | None:
@@ -158,12 +234,12 @@ def _run(found: _Requests, span: str) -> ParsedRun:
         at = f"{span}/metrics/{key_of[name]}/value"
         add_statistics(record, name, values, at=at, unit=found.units[name])
     duration = _duration(found)
-    samples = {name: thinned(values) for name, values in found.values.items() if values}
-    if len(found.pairs) == found.completed and found.pairs:
-        samples["input_tokens"] = thinned([pair[0] for pair in found.pairs])
-        samples["output_tokens"] = thinned([pair[1] for pair in found.pairs])
-    inputs = sum(found.inputs) if len(found.inputs) == found.completed else None
-    outputs = sum(found.outputs) if len(found.outputs) == found.completed else None
+    samples = {name: values.samples() for name, values in found.values.items() if values.count}
+    if found.pair_inputs.count == found.completed and found.completed:
+        samples["input_tokens"] = found.pair_inputs.samples()
+        samples["output_tokens"] = found.pair_outputs.samples()
+    inputs = found.inputs.total if found.inputs.count == found.completed else None
+    outputs = found.outputs.total if found.outputs.count == found.completed else None
     together: float | None = None
     if found.completed:
         for name, key, total in (
@@ -230,9 +306,9 @@ def _run(found: _Requests, span: str) -> ParsedRun:
 
 def _duration(found: _Requests) -> float | None:
     """Seconds from the first start to the last end, where every request has both."""
-    if not found.completed or len(found.starts) != found.completed or len(found.ends) != found.completed:
+    if not found.completed or found.timed != found.completed:
         return None
-    span = max(found.ends) - min(found.starts)
+    span = found.last_end - found.first_start
     return span * 1e-9 if span > 0 else None
 
 
@@ -252,7 +328,7 @@ def _rates(
     ):
         if count is not None and math.isfinite(count / duration):
             record.add(name, count / duration, at=at, raw=f"{count:.10g} / {duration:.10g}", raw_unit=unit)
-    in_flight = sum((end - start) * 1e-9 for start, end in zip(found.starts, found.ends, strict=True)) / duration
+    in_flight = found.busy_ns * 1e-9 / duration
     if not 0 < in_flight < 2**40:
         return None
     return record.add("concurrency", in_flight, at=at, raw="sum of the requests' times / duration", raw_unit="requests")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.domain.run import METRIC_UNITS
 from app.importers.fields import Fields, as_float, is_number
@@ -141,45 +141,107 @@ def is_absent(text: str) -> bool:
 MAX_SAMPLES = 5000
 """Observations kept of one metric; more are thinned evenly, which keeps their distribution."""
 
-STATISTICS: tuple[tuple[str, Callable[[NDArray[np.float64]], Any]], ...] = (
-    ("mean", np.mean),
-    ("p50", lambda v: np.percentile(v, 50)),
-    ("p75", lambda v: np.percentile(v, 75)),
-    ("p90", lambda v: np.percentile(v, 90)),
-    ("p95", lambda v: np.percentile(v, 95)),
-    ("p99", lambda v: np.percentile(v, 99)),
-    ("min", np.min),
-    ("max", np.max),
-    ("std", np.std),
-)
-"""Percentiles interpolate between observations and the deviation is of the population, as the clients compute them."""
+MAX_HELD = 2_000_000
+"""Observations held in memory while a file is read; of more, percentiles are those of a random half, quarter, ..."""
+
+_BATCH = 4096
+
+PERCENTILES: tuple[tuple[str, float], ...] = (("p50", 50), ("p75", 75), ("p90", 90), ("p95", 95), ("p99", 99))
 
 
-@np.errstate(all="ignore")  # overflow in a hostile list becomes a non-finite result, which is not kept
-def add_statistics(
-    record: Fields, name: str, values: Iterable[float], *, at: str, unit: str, skip: Iterable[str] = ()
-) -> None:
-    """Keep the statistics of a list of observations (in SI units) that the record does not have yet."""
-    array = np.fromiter(values, dtype=np.float64)
-    array = array[np.isfinite(array)]
-    if not array.size:
-        return
-    left = set(skip)
-    for stat, compute in STATISTICS:
-        if stat in left or (array.size == 1 and stat == "std"):
-            continue
-        record.add(
-            name,
-            float(compute(array)),
-            at=at,
-            raw=f"computed from {array.size} observation{'s' if array.size > 1 else ''}",
-            raw_unit=unit,
-            stat=stat,
-            count=array.size,
-        )
+class Observations:
+    """Numbers of one metric as they come, in bounded memory: count, mean, extremes and deviation are of all of them.
+
+    Percentiles interpolate between observations and the deviation is of the population, as the clients compute them.
+    Of more than MAX_HELD numbers a random half is held on, the same one for lists that are filled alike.
+    """
+
+    def __init__(self, values: Iterable[float] = ()) -> None:
+        self._pending: list[float] = []
+        self._held = array("d")
+        self._count = 0
+        self._every = 1
+        self._shift = 0.0
+        self._sum = self._squares = 0.0
+        self._least, self._most = math.inf, -math.inf
+        self._dice = np.random.default_rng(0)
+        self.add(values)
+
+    def add(self, values: Iterable[float]) -> None:
+        """Take further numbers; those that are not finite are left out."""
+        self._pending.extend(values)
+        if len(self._pending) >= _BATCH:
+            self._take_in()
+
+    @np.errstate(all="ignore")  # overflow in a hostile list becomes a non-finite result, which is not kept
+    def _take_in(self) -> None:
+        found = np.array(self._pending, dtype=np.float64)
+        self._pending.clear()
+        found = found[np.isfinite(found)]
+        if not found.size:
+            return
+        if not self._count:
+            self._shift = float(found[0])
+        moved = found - self._shift
+        self._sum += float(moved.sum())
+        self._squares += float((moved * moved).sum())
+        self._least, self._most = min(self._least, float(found.min())), max(self._most, float(found.max()))
+        self._count += int(found.size)
+        if self._every > 1:
+            found = found[self._dice.random(found.size) < 1 / self._every]
+        self._held.frombytes(found.tobytes())
+        while len(self._held) > MAX_HELD:
+            held = np.frombuffer(self._held, dtype=np.float64)
+            self._held = array("d", held[self._dice.random(held.size) < 0.5].tobytes())
+            self._every *= 2
+
+    @property
+    def count(self) -> int:
+        """All finite numbers that were taken."""
+        self._take_in()
+        return self._count
+
+    @property
+    def total(self) -> float:
+        """Sum of all of them."""
+        self._take_in()
+        return self._sum + self._shift * self._count
+
+    @np.errstate(all="ignore")
+    def statistics(self) -> dict[str, float]:
+        """By the names of `STATS`; a single observation has no deviation."""
+        if not self.count:
+            return {}
+        held = np.frombuffer(self._held, dtype=np.float64)
+        if self._every == 1:
+            mean, std = float(held.mean()), float(held.std())
+        else:
+            offset = self._sum / self._count
+            mean, std = self._shift + offset, math.sqrt(max(self._squares / self._count - offset * offset, 0.0))
+        found = {"mean": mean}
+        found |= {stat: float(np.percentile(held, rank)) for stat, rank in PERCENTILES}
+        found |= {"min": self._least, "max": self._most}
+        return found | ({"std": std} if self._count > 1 else {})
+
+    def samples(self) -> tuple[float, ...]:
+        """At most MAX_SAMPLES of them, evenly over the file. Lists that were filled alike are thinned alike."""
+        self._take_in()
+        return thinned(self._held)
+
+    def __str__(self) -> str:
+        count = self.count
+        part = f", percentiles from {len(self._held):,} of them" if self._every > 1 else ""
+        return f"computed from {count:,} observation{'s' if count > 1 else ''}{part}"
 
 
-def thinned(values: list[float]) -> tuple[float, ...]:
+def add_statistics(record: Fields, name: str, values: Iterable[float] | Observations, *, at: str, unit: str) -> None:
+    """Keep the statistics of observations (in SI units) that the record does not have yet."""
+    seen = values if isinstance(values, Observations) else Observations(values)
+    for stat, value in seen.statistics().items():
+        record.add(name, value, at=at, raw=str(seen), raw_unit=unit, stat=stat, count=seen.count)
+
+
+def thinned(values: Sequence[float]) -> tuple[float, ...]:
     """At most MAX_SAMPLES of the values, evenly over the list. Lists of equal length are thinned alike."""
     if len(values) <= MAX_SAMPLES:
         return tuple(values)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from app.domain.run import ParsedRun
+from app.importers import measures
 from app.importers.base import UnreadableUpload
+from app.importers.reading import Limits
 from app.importers.registry import parse_upload
 
 from .fixture_files import checks, data, upload, values
@@ -282,3 +284,32 @@ def test_prompts_in_raw_records_are_left_out() -> None:
     assert "my secret" not in repr(run)
     finding = next(f for f in run.findings if f.check == "left-out")
     assert "payload" in finding.message
+
+
+def test_a_large_file_is_read_line_by_line_and_thinned_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = b"\n".join(RECORDS * 40)
+    whole = parse_upload(many).runs[0]
+    monkeypatch.setattr(measures, "MAX_HELD", 20_000)
+    found = parse_upload(many, None, Limits(max_bytes=2**20))
+    assert found.format == "aiperf-records"
+    (run,) = found.runs
+    by_key = {m.key: m for m in run.metrics}
+    # all observations make mean, extremes and deviation; percentiles are those of a part
+    for stat in ("mean", "min", "max", "std"):
+        assert by_key[f"itl_s.{stat}"].value == pytest.approx(whole.value("itl_s", stat), rel=1e-9)
+    assert by_key["itl_s.p99"].value == pytest.approx(whole.value("itl_s", "p99"), rel=0.01)
+    assert by_key["itl_s.p50"].raw.startswith("computed from 79,600 observations, percentiles from 1")
+    assert by_key["itl_s.p50"].count == 79_600
+    assert run.value("ttft_s", "p99") == whole.value("ttft_s", "p99")
+    assert len(run.samples["itl_s"]) == measures.MAX_SAMPLES
+
+
+def test_records_in_a_list_or_over_several_lines() -> None:
+    expected = values(upload("aiperf-records/1.jsonl").runs[0])
+    found = parse_upload(json.dumps([json.loads(line) for line in RECORDS], indent=1).encode())
+    assert values(found.runs[0]) == expected
+    odd = b"\xef\xbb\xbf" + b"log line\r\n" + b"\r\n".join(RECORDS) + b"\r\n"
+    assert values(parse_upload(odd).runs[0]) == expected
+    assert checks(parse_upload(odd)) == {"skipped-lines"}
+    long = changed(0, metrics__inter_chunk_latency={"value": [18.5] * 60_000, "unit": "ms"})
+    assert {m.key: m.count for m in parse_upload(long).runs[0].metrics}["itl_s.p50"] == 60_000
