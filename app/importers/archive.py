@@ -17,7 +17,8 @@ from typing import IO
 from app.domain.run import ParsedRun
 from app.importers.base import Member, ParsedUpload, UnreadableUpload
 from app.importers.reading import DEFAULT_LIMITS, Content, Limits, Progress, check_size, clean
-from app.importers.registry import accepted_formats, parse_content
+from app.importers.registry import NO_TABLES, Tables, accepted_formats, parse_content
+from app.importers.table import UnmappedTable
 
 FORMAT = "zip"
 ZIP = b"PK\x03\x04"
@@ -51,7 +52,11 @@ def unpacked_size(source: Path) -> int:
 
 
 def parse_zip(
-    source: Path, filename: str | None = None, limits: Limits = DEFAULT_LIMITS, progress: Progress | None = None
+    source: Path,
+    filename: str | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Progress | None = None,
+    tables: Tables = NO_TABLES,
 ) -> ParsedUpload:
     """Read every member. Raises UnreadableUpload where none can be read, naming each with its reason."""
     try:
@@ -68,7 +73,11 @@ def parse_zip(
             name = _shown_name(info.filename, number)
             within = _part_of(progress, sum(i.compress_size for i in infos[:number]), info, source.stat().st_size)
             try:
-                parsed = _read(archive, info, name, source.parent, limits, within)
+                parsed = _read(archive, info, name, source.parent, limits, within, tables)
+            except UnmappedTable as table:
+                hint = "Upload it by itself once to say what its columns mean; then send the archive again."
+                members.append(Member(name, reason=table.reason, seen=table.seen, hint=hint))
+                continue
             except UnreadableUpload as refusal:
                 members.append(Member(name, reason=refusal.reason, seen=refusal.seen, hint=refusal.hint))
                 continue
@@ -137,6 +146,7 @@ def _read(
     folder: Path,
     limits: Limits,
     progress: Progress | None,
+    tables: Tables,
 ) -> ParsedUpload:
     if info.flag_bits & 0x1:
         raise UnreadableUpload("encrypted", "The file is encrypted.", hint="Pack it without a password.")
@@ -166,7 +176,7 @@ def _read(
         source: bytes | Path = held if len(held) <= _IN_MEMORY else Path(file.name)
         if is_zip(source):
             raise UnreadableUpload("binary", "This is a zip archive inside the archive.", hint="Upload it by itself.")
-        return parse_content(Content(source, name, limits, progress))
+        return parse_content(Content(source, name, limits, progress), tables)
 
 
 def _unpack(packed: IO[bytes], start: bytes, file: IO[bytes], limits: Limits, progress: Progress | None) -> None:

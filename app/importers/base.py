@@ -23,6 +23,7 @@ Refusal = Literal[
     "not-supported",
     "not-recognised",
     "encrypted",
+    "needs-mapping",
 ]
 
 
@@ -91,13 +92,14 @@ class Member:
 class ParsedUpload:
     """Everything one file holds. `findings` are those of the file; each run carries its own.
 
-    `members` are the files of an archive in its order; any other upload has none.
+    `members` are the files of an archive in its order, `columns` the names in a table's heading; others have none.
     """
 
     format: str
     runs: tuple[ParsedRun, ...]
     findings: tuple[Finding, ...] = ()
     members: tuple[Member, ...] = ()
+    columns: tuple[str, ...] = ()
 
     def format_of(self, position: int) -> str:
         """The format that a run was read from: its member's, in an archive."""

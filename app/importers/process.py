@@ -13,17 +13,22 @@ from typing import Any
 
 from app.importers.base import ParsedUpload, UnreadableUpload
 from app.importers.reading import Limits, Progress
+from app.importers.registry import NO_TABLES, Tables
 from app.importers.uploaded import read_upload
 
 _REPORT_EVERY_S = 0.1
 _LOOK_EVERY_S = 0.1
 
 
-def read_in_process(path: Path, filename: str | None, limits: Limits, progress: Progress) -> ParsedUpload:
+def read_in_process(
+    path: Path, filename: str | None, limits: Limits, progress: Progress, tables: Tables = NO_TABLES
+) -> ParsedUpload:
     """What `read_upload` gives, or raises. What `progress` raises (UploadCancelled) ends the process at once."""
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
     ours, theirs = context.Pipe(duplex=False)
-    reader = context.Process(target=_read, args=(theirs, path, filename, limits), daemon=True, name="bytebound-reader")
+    reader = context.Process(
+        target=_read, args=(theirs, path, filename, limits, tables), daemon=True, name="bytebound-reader"
+    )
     reader.start()
     theirs.close()
     done, total = 0, path.stat().st_size
@@ -66,23 +71,23 @@ def _gave_up() -> UnreadableUpload:
 # --- in the process -----------------------------------------------------------------------------------------------
 
 
-def _read(told: Connection, path: Path, filename: str | None, limits: Limits) -> None:
+def _read(told: Connection, path: Path, filename: str | None, limits: Limits, tables: Tables) -> None:
     if hasattr(os, "nice"):
         with contextlib.suppress(OSError):
             os.nice(10)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    last = 0.0
+    last, told_all = 0.0, False
 
     def progress(done: int, total: int) -> None:
-        nonlocal last
+        nonlocal last, told_all
         now = time.monotonic()
-        if now - last >= _REPORT_EVERY_S:
-            last = now
+        if now - last >= _REPORT_EVERY_S or (done >= total and not told_all):
+            last, told_all = now, done >= total
             told.send(("progress", done, total))
 
     answer: tuple[Any, ...]
     try:
-        answer = ("read", read_upload(path, filename, limits, progress))
+        answer = ("read", read_upload(path, filename, limits, progress, tables))
     except UnreadableUpload as refusal:
         answer = ("refused", refusal)
     except MemoryError:

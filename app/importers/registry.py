@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.importers.aiperf import Aiperf
@@ -21,6 +23,7 @@ from app.importers.reading import DEFAULT_LIMITS, Content, Limits, Progress, cle
 from app.importers.rocprof import Rocprof, RocprofCompute
 from app.importers.sglang_bench_one_batch import SglangBenchOneBatch
 from app.importers.sglang_bench_serving import SglangBenchServing
+from app.importers.table import TableMapping, UnmappedTable, with_mapping
 from app.importers.torch_profiler_trace import TorchProfilerTrace
 from app.importers.training import TRAINING
 from app.importers.trtllm_bench import TrtllmBench
@@ -29,6 +32,17 @@ from app.importers.vllm_bench_latency import VllmBenchLatency
 from app.importers.vllm_bench_serve import VllmBenchServe
 from app.importers.vllm_bench_throughput import VllmBenchThroughput
 from app.importers.vllm_pytorch_side_file import VllmPytorchSideFile
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """How tables are read: mappings by the key of their columns, and one that was chosen for this very file."""
+
+    remembered: Mapping[str, TableMapping] = field(default_factory=dict)
+    chosen: TableMapping | None = None
+
+
+NO_TABLES = Tables()
 
 IMPORTERS: tuple[Importer, ...] = (
     Native(),
@@ -144,14 +158,39 @@ def parse_upload(
     filename: str | None = None,
     limits: Limits = DEFAULT_LIMITS,
     progress: Progress | None = None,
+    tables: Tables = NO_TABLES,
 ) -> ParsedUpload:
     """Read an uploaded file into runs. For content that it cannot use it raises UnreadableUpload, and nothing else.
 
-    `progress` is called while the file is read; what it raises ends the work.
+    `progress` is called while the file is read; what it raises ends the work. `tables` says how tables of no known
+    tool are read; one that it does not explain raises UnmappedTable.
     """
-    return parse_content(Content(source, filename, limits, progress))
+    return parse_content(Content(source, filename, limits, progress), tables)
 
 
-def parse_content(content: Content) -> ParsedUpload:
+def parse_content(content: Content, tables: Tables = NO_TABLES) -> ParsedUpload:
     """See `parse_upload`."""
-    return detect(content).parse(content)
+    if tables.chosen is not None:
+        return _as_table(content, tables)
+    try:
+        importer = detect(content)
+    except UnreadableUpload as refusal:
+        if content.is_large or refusal.reason not in ("not-recognised", "not-supported"):
+            raise
+        tried, accepts = refusal.tried, refusal.accepts
+        found = with_mapping(content, tables.remembered, None, lambda view: UnmappedTable(view, tried, accepts))
+        if found is None:
+            raise
+        return found
+    return importer.parse(content)
+
+
+def _as_table(content: Content, tables: Tables) -> ParsedUpload:
+    found = with_mapping(content, {}, tables.chosen, UnmappedTable)
+    if found is None:
+        raise UnreadableUpload(
+            "not-recognised",
+            "The file is no table, so a mapping of columns cannot be used on it.",
+            hint="Send it without a mapping.",
+        )
+    return found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,17 @@ from app.importers.archive import is_zip, unpacked_size
 from app.importers.base import ParsedUpload
 from app.importers.process import read_in_process
 from app.importers.reading import DEFAULT_LIMITS, Limits, clean
+from app.importers.table import FORMAT as TABLE_FORMAT
+from app.importers.table import Column, TableMapping, UnmappedTable
 from app.importers.uploaded import read_upload
 from app.services.context import Context
 from app.services.contracts import WorkloadBody
 from app.services.jobs import Job
 from app.services.links import link_for
 from app.services.references import resolve_hardware, resolve_model
+from app.services.tables import mapping_of, remember, remembered
 from app.storage import runs, uploads, workloads
-from app.storage.errors import Busy, NotFound
+from app.storage.errors import Busy, Conflict, NotFound
 from app.storage.records import StoredRun, StoredUpload
 from app.storage.spool import Spooled
 
@@ -73,7 +77,10 @@ class Stated:
     model_id: str | None
     workload: StatedWorkload
     baseline_id: str | None
+    mapping: TableMapping | None = None
     is_example: bool = False
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """The fields as they were given, for a table that has to wait."""
 
 
 def stated(
@@ -86,13 +93,15 @@ def stated(
     name: str | None = None,
     tags: Sequence[str] = (),
     baseline: str | None = None,
+    mapping: str | Mapping[str, Any] | None = None,
     is_example: bool = False,
 ) -> Stated:
     """The fields of an upload, checked before its file is read.
 
     `hardware` and `model` are catalogue names or a team's own ids and count for every run of the file; without them
     the file's own words are matched to the catalogue and the links are marked as guesses. `workload` is an id of a
-    saved workload, an object, or its JSON text. Raises InvalidInput, or what the catalogue raises for unknown names.
+    saved workload, an object, or its JSON text; `mapping` says in the same way how a table's columns are read. Raises
+    InvalidInput, or what the catalogue raises for unknown names.
     """
     return Stated(
         file_name=display_name(file_name),
@@ -102,7 +111,16 @@ def stated(
         model_id=resolve_model(ctx, model)[0].id if model else None,
         workload=stated_workload(ctx, workload),
         baseline_id=checked_baseline(ctx, baseline) if baseline else None,
+        mapping=mapping_of(mapping) if mapping else None,
         is_example=is_example,
+        given={
+            "hardware": hardware,
+            "model": model,
+            "workload": workload,
+            "name": name,
+            "tags": list(tags),
+            "baseline": baseline,
+        },
     )
 
 
@@ -115,9 +133,7 @@ def upload_file(ctx: Context, data: bytes | Path | Spooled, file_name: str, **fi
     spooled = data if isinstance(data, Spooled) else ctx.storage.spool.copy(data)
     try:
         about = stated(ctx, file_name, **fields)
-        return _stored_already(ctx, spooled.sha256) or _store(
-            ctx, spooled, about, read_upload(spooled.path, about.file_name, limits_of(ctx))
-        )
+        return _stored_already(ctx, spooled.sha256) or _read_and_store(ctx, spooled, about)
     finally:
         spooled.discard()
 
@@ -131,12 +147,10 @@ def submit_file(ctx: Context, spooled: Spooled, file_name: str, **fields: Any) -
         if known is not None:
             return known
         if not reads_slowly(ctx, spooled):
-            return _store(ctx, spooled, about, read_upload(spooled.path, about.file_name, limits_of(ctx)))
+            return _read_and_store(ctx, spooled, about)
 
         def work(job: Job) -> None:
-            parsed = read_in_process(spooled.path, about.file_name, limits_of(ctx), job.progress)
-            job.begin_storing()
-            outcome = _store_patiently(ctx, spooled, about, parsed)
+            outcome = _read_and_store(ctx, spooled, about, job)
             job.upload_id, job.created = outcome.upload.id, outcome.created
 
         job = ctx.jobs.submit(Job(about.file_name, spooled.size), work, spooled.discard)
@@ -145,6 +159,72 @@ def submit_file(ctx: Context, spooled: Spooled, file_name: str, **fields: Any) -
     finally:
         if not handed_over:
             spooled.discard()
+
+
+def explain_table(ctx: Context, upload_id: str, mapping: Mapping[str, Any]) -> UploadOutcome:
+    """Read a table that waits by a mapping, and remember it for others with the same columns.
+
+    Raises NotFound, Conflict where it was read already, InvalidInput or UnreadableUpload; it goes on waiting then.
+    """
+    with ctx.storage.read() as session:
+        upload = uploads.get(session=session, upload_id=upload_id)
+    if upload.waiting is None:
+        raise Conflict(f"{upload.file_name!r} does not wait any more: it was read")
+    about = stated(ctx, upload.file_name, **upload.waiting, mapping=mapping)
+    tables = remembered(ctx, about.mapping)
+    parsed = read_upload(ctx.storage.blobs.path(upload.sha256), upload.file_name, limits_of(ctx), None, tables)
+    outcome = _store(ctx, upload, about, parsed)
+    _remember(ctx, about.mapping, parsed)
+    return outcome
+
+
+def _read_and_store(ctx: Context, spooled: Spooled, about: Stated, job: Job | None = None) -> UploadOutcome:
+    tables = remembered(ctx, about.mapping)
+    try:
+        if job is None:
+            parsed = read_upload(spooled.path, about.file_name, limits_of(ctx), None, tables)
+        else:
+            parsed = read_in_process(spooled.path, about.file_name, limits_of(ctx), job.progress, tables)
+            job.begin_storing()
+    except UnmappedTable as table:
+        table.upload_id = _keep_waiting(ctx, spooled, about)
+        raise
+    outcome = _store_patiently(ctx, spooled, about, parsed)
+    _remember(ctx, about.mapping, parsed)
+    return outcome
+
+
+def _keep_waiting(ctx: Context, spooled: Spooled, about: Stated) -> str:
+    """Keep a table until somebody says what its columns mean; the id of its upload."""
+    with _moved_back(ctx, spooled), ctx.storage.write() as session:
+        upload, _ = uploads.add_or_get(
+            session=session,
+            blobs=ctx.storage.blobs,
+            data=spooled,
+            file_name=about.file_name,
+            format=TABLE_FORMAT,
+            waiting=about.given,
+        )
+    return upload.id
+
+
+@contextmanager
+def _moved_back(ctx: Context, source: Spooled | StoredUpload) -> Iterator[None]:
+    """Where the block fails, remove the file that it moved into place without rows of its own."""
+    try:
+        yield
+    except BaseException:
+        if isinstance(source, Spooled) and not source.path.exists():
+            with ctx.storage.read() as session:
+                uploads.remove_unused_blob(session, ctx.storage.blobs, source.sha256)
+        raise
+
+
+def _remember(ctx: Context, mapping: TableMapping | None, parsed: ParsedUpload) -> None:
+    """A mapping given for one file serves the next ones; the columns that it leaves out are known from the file."""
+    if mapping is not None and parsed.columns:
+        columns = {name: mapping.columns.get(name, Column()) for name in parsed.columns}
+        remember(ctx, replace(mapping, columns=columns))
 
 
 def reads_slowly(ctx: Context, spooled: Spooled) -> bool:
@@ -186,8 +266,8 @@ def _store_patiently(ctx: Context, spooled: Spooled, about: Stated, parsed: Pars
     return _store(ctx, spooled, about, parsed)
 
 
-def _store(ctx: Context, spooled: Spooled, about: Stated, parsed: ParsedUpload) -> UploadOutcome:
-    """Bytes and rows together, or neither."""
+def _store(ctx: Context, source: Spooled | StoredUpload, about: Stated, parsed: ParsedUpload) -> UploadOutcome:
+    """Bytes and rows together, or neither. `source` is a file that arrived, or one that waited."""
     links = [_links(ctx, run, about.hardware_id, about.model_id) for run in parsed.runs]
     named = [_run_name(about.name, parsed, run) for run in parsed.runs]
     told = about.workload.fields(ctx)
@@ -203,43 +283,43 @@ def _store(ctx: Context, spooled: Spooled, about: Stated, parsed: ParsedUpload) 
         ).key
         for place, run in enumerate(parsed.runs)
     ]
-    try:
-        with ctx.storage.write() as session:
+    with _moved_back(ctx, source), ctx.storage.write() as session:
+        if isinstance(source, StoredUpload):
+            upload, created = source, False
+        else:
             upload, created = uploads.add_or_get(
                 session=session,
                 blobs=ctx.storage.blobs,
-                data=spooled,
+                data=source,
                 file_name=about.file_name,
                 format=parsed.format,
                 findings=parsed.findings,
                 members=[asdict(member) for member in parsed.members],
             )
-            if created:
-                stored = tuple(
-                    runs.add_run(
-                        session=session,
-                        upload_id=upload.id,
-                        position=position,
-                        parsed=run,
-                        format=parsed.format_of(position),
-                        name=named[position],
-                        tags=about.tags,
-                        workload_id=about.workload.workload_id,
-                        workload_overrides=about.workload.overrides,
-                        baseline_run_id=about.baseline_id,
-                        is_example=about.is_example,
-                        series_key=series[position],
-                        **links[position],
-                    )
-                    for position, run in enumerate(parsed.runs)
+        if not created and upload.waiting is not None:
+            ended = uploads.end_waiting(session=session, upload_id=upload.id, findings=parsed.findings)
+            upload, created = ended or upload, ended is not None
+        if created:
+            stored = tuple(
+                runs.add_run(
+                    session=session,
+                    upload_id=upload.id,
+                    position=position,
+                    parsed=run,
+                    format=parsed.format_of(position),
+                    name=named[position],
+                    tags=about.tags,
+                    workload_id=about.workload.workload_id,
+                    workload_overrides=about.workload.overrides,
+                    baseline_run_id=about.baseline_id,
+                    is_example=about.is_example,
+                    series_key=series[position],
+                    **links[position],
                 )
-    except BaseException:
-        if not spooled.path.exists():  # it was moved already
-            with ctx.storage.read() as session:
-                uploads.remove_unused_blob(session, ctx.storage.blobs, spooled.sha256)
-        raise
+                for position, run in enumerate(parsed.runs)
+            )
     if not created:
-        known = _stored_already(ctx, spooled.sha256)
+        known = _stored_already(ctx, source.sha256)
         if known is not None:
             return known
         raise NotFound("upload", upload.id)  # deleted by somebody else in this very moment
@@ -249,7 +329,7 @@ def _store(ctx: Context, spooled: Spooled, about: Stated, parsed: ParsedUpload) 
 def _stored_already(ctx: Context, digest: str) -> UploadOutcome | None:
     with ctx.storage.read() as session:
         upload = uploads.find_by_sha256(session=session, sha256=digest)
-        if upload is None:
+        if upload is None or upload.waiting is not None:
             return None
         stored = _runs_of(session, upload.id)
     note = Finding(

@@ -84,6 +84,7 @@ class StoredUpload:
     """An uploaded file. `file_name` is what the client called it: for display, never a path.
 
     `members` are the files of an archive: name, format, position of the first run and their count, or why it gave none.
+    `waiting` is what was stated beside a table without runs, whose columns nobody explained yet; None otherwise.
     """
 
     id: str
@@ -95,6 +96,18 @@ class StoredUpload:
     findings: tuple[Finding, ...]
     created_at: datetime
     members: tuple[Mapping[str, Any], ...] = ()
+    waiting: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMapping:
+    """How tables of certain columns are read; `payload` has the API's shape."""
+
+    id: str
+    columns_sha256: str
+    payload: Mapping[str, Any]
+    created_at: datetime
+    updated_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

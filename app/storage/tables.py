@@ -35,7 +35,10 @@ class Base(SQLModel):
 
 
 class UploadRow(Base, table=True):
-    """An uploaded file; its bytes lie beside the database, named by `sha256`. `members` are the files of an archive."""
+    """An uploaded file; its bytes lie beside the database, named by `sha256`. `members` are the files of an archive.
+
+    `waiting` holds what was stated beside a table that has no runs yet, since its columns are not explained.
+    """
 
     __tablename__ = "uploads"
     __table_args__ = (
@@ -51,6 +54,7 @@ class UploadRow(Base, table=True):
     format: str = Field(sa_type=Text)
     findings: list[dict[str, Any]] = Field(default_factory=list, sa_column=Column(_json(), nullable=False))
     members: list[dict[str, Any]] | None = Field(default=None, sa_column=Column(_json(), nullable=True))
+    waiting: dict[str, Any] | None = Field(default=None, sa_column=Column(_json(), nullable=True))
     created_at: datetime
 
 

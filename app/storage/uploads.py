@@ -9,11 +9,11 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Engine
-from sqlmodel import Session, select
+from sqlmodel import Session, col, select
 
 from app.domain.run import Finding
 from app.storage.blobs import BlobStore, sha256_of
-from app.storage.engine import engine_of, write_session
+from app.storage.engine import after_commit, engine_of, write_session
 from app.storage.errors import Conflict, NotFound, translated
 from app.storage.records import StoredUpload, new_id, utc_now
 from app.storage.spool import Spool, Spooled, moved_files
@@ -30,6 +30,7 @@ def add_or_get(
     media_type: str | None = None,
     findings: tuple[Finding, ...] = (),
     members: Sequence[Mapping[str, Any]] = (),
+    waiting: Mapping[str, Any] | None = None,
     sha256: str | None = None,
     now: datetime | None = None,
 ) -> tuple[StoredUpload, bool]:
@@ -53,6 +54,7 @@ def add_or_get(
         format=format,
         findings=[asdict(finding) for finding in findings],
         members=[dict(member) for member in members] or None,
+        waiting=None if waiting is None else dict(waiting),
         created_at=now or utc_now(),
     )
     try:
@@ -82,6 +84,43 @@ def find_by_sha256(*, session: Session, sha256: str) -> StoredUpload | None:
     """The upload of these bytes, if there is one."""
     row = session.exec(select(UploadRow).where(UploadRow.sha256 == sha256)).first()
     return to_record(row) if row else None
+
+
+def list_waiting(*, session: Session) -> tuple[StoredUpload, ...]:
+    """Tables without runs whose columns are not explained, the newest first."""
+    rows = session.exec(
+        select(UploadRow).where(col(UploadRow.waiting).is_not(None)).order_by(col(UploadRow.created_at).desc())
+    )
+    return tuple(to_record(row) for row in rows)
+
+
+def end_waiting(*, session: Session, upload_id: str, findings: tuple[Finding, ...]) -> StoredUpload | None:
+    """Note that a waiting upload gets its runs now; None where somebody else was first. Raises NotFound."""
+    row = session.get(UploadRow, upload_id)
+    if row is None:
+        raise NotFound("upload", upload_id)
+    if row.waiting is None:
+        return None
+    with translated():
+        row.waiting = None
+        row.findings = [asdict(finding) for finding in findings]
+        session.add(row)
+        session.flush()
+    return to_record(row)
+
+
+def discard_waiting(*, session: Session, blobs: BlobStore, upload_id: str) -> None:
+    """Delete a waiting upload and its file. Raises NotFound, and Conflict where it has runs."""
+    row = session.get(UploadRow, upload_id)
+    if row is None:
+        raise NotFound("upload", upload_id[:80])
+    if row.waiting is None:
+        raise Conflict(f"{row.file_name!r} does not wait any more: delete its runs instead")
+    digest = row.sha256
+    with translated():
+        session.delete(row)
+        session.flush()
+    after_commit(session, lambda: remove_unused_blob(session, blobs, digest))
 
 
 def remove_unused_blob(session: Session, blobs: BlobStore, sha256: str) -> None:
@@ -116,6 +155,7 @@ def to_record(row: UploadRow) -> StoredUpload:
         findings=tuple(finding_of(finding) for finding in row.findings),
         created_at=row.created_at,
         members=tuple(row.members or ()),
+        waiting=row.waiting,
     )
 
 

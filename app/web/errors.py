@@ -10,7 +10,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -24,6 +24,8 @@ from starlette.responses import Response
 from app.catalog.names import AmbiguousName, UnknownName
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
 from app.importers.base import UnreadableUpload
+from app.importers.table import UnmappedTable
+from app.services import tables
 from app.storage.errors import Busy, Conflict, InvalidQuery, InvalidValue, NotFound
 from app.web import rendering
 
@@ -283,6 +285,13 @@ def _unreadable(_request: Request, error: UnreadableUpload) -> Problem:
     )
 
 
+def _unmapped(request: Request, error: UnmappedTable) -> Problem:
+    found = _unreadable(request, error)
+    page = f"/tables/files/{error.upload_id}" if error.upload_id else None
+    kept = {} if page is None else {"upload": error.upload_id, "page": page}
+    return replace(found, extra={**found.extra, **tables.view_json(error.view), **kept})
+
+
 def _accepts(formats: Sequence[str]) -> str:
     return f"What is read: {', '.join(formats)}." if formats else ""
 
@@ -341,6 +350,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Request, Any], Problem]]] = {
     Busy: _busy,
     InvalidQuery: _invalid_query,
     InvalidValue: _invalid_value,
+    UnmappedTable: _unmapped,
     UnreadableUpload: _unreadable,
     RequestValidationError: _validation,
     ValidationError: _model_validation,

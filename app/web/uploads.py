@@ -33,7 +33,7 @@ MAX_FIELDS = 20
 MAX_FIELD = 20_000
 MAX_HEADERS = 16
 MAX_HEADER = 8192
-FIELDS = ("hardware", "model", "workload", "name", "baseline")
+FIELDS = ("hardware", "model", "workload", "name", "baseline", "mapping")
 
 _FLUSH_BYTES = 2**20
 

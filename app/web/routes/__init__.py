@@ -12,6 +12,7 @@ from app.web.routes.api_docs import router as api_docs_router
 from app.web.routes.api_estimates import router as api_estimates_router
 from app.web.routes.api_jobs import router as api_jobs_router
 from app.web.routes.api_library import router as api_library_router
+from app.web.routes.api_mappings import router as api_mappings_router
 from app.web.routes.api_moe import router as api_moe_router
 from app.web.routes.api_runs import router as api_runs_router
 from app.web.routes.api_techniques import router as api_techniques_router
@@ -35,6 +36,7 @@ from app.web.routes.runs import router as runs_router
 from app.web.routes.search import router as search_router
 from app.web.routes.service import router as service_router
 from app.web.routes.shares import router as shares_router
+from app.web.routes.tables import router as tables_router
 
 ROUTERS: tuple[APIRouter, ...] = (
     home_router,
@@ -47,6 +49,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     ceilings_router,
     runs_router,
     jobs_router,
+    tables_router,
     hardware_router,
     model_import_router,  # before models_router: /models/new is no model's id
     models_router,
@@ -64,6 +67,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     api_library_router,
     api_runs_router,
     api_jobs_router,
+    api_mappings_router,
     comparisons_router,
     shares_router,
     api_comparisons_router,

@@ -42,6 +42,7 @@ _UPLOAD_BODY: dict[str, Any] = {
                         "name": {"type": "string"},
                         "tags": {"type": "string", "description": "separated by commas"},
                         "baseline": {"type": "string", "description": "id of a run"},
+                        "mapping": {"type": "string", "description": "JSON text: what a table's columns mean"},
                     },
                 }
             },
@@ -115,7 +116,9 @@ async def post_runs(request: Request, ctx: Ctx) -> Response:
 
     The format is found from the content. Device and model are guessed from what the file says unless given. The same
     bytes again answer 200 with the runs that are there. A large file answers 202 with a job that reads it. Of a zip
-    archive every file is read; `members` says what each came to. Several files are answered one by one under `items`,
+    archive every file is read; `members` says what each came to. A table of no known tool answers 422 with its
+    `columns` and a guess of their `mapping`: send the file again with that, corrected, and the next files with the
+    same columns are read by it. Several files are answered one by one under `items`,
     in order; files that cannot be read do not stop the others.
     """
     async with received(request, ctx) as found:

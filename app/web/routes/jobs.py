@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from app.importers.table import UnmappedTable
 from app.services.context import Context
 from app.services.jobs import Job
 from app.services.upload_run import outcome_of
@@ -23,6 +24,12 @@ def job_page(request: Request, ctx: Ctx, job_id: str, follow: bool = False) -> R
     answer = answer_of_job(ctx, job)
     if answer.outcome is not None and answer.outcome.runs and (follow or not rendering.wants_fragment(request)):
         return redirect(request, f"/runs/{answer.outcome.runs[0].id}" + ("" if job.created else "?again=1"))
+    if (
+        isinstance(job.error, UnmappedTable)
+        and job.error.upload_id
+        and (follow or not rendering.wants_fragment(request))
+    ):
+        return redirect(request, f"/tables/files/{job.error.upload_id}")
     context = {"answer": answer, "follow": follow or not rendering.wants_fragment(request)}
     return rendering.page(request, "job.html", context, part="job.html")
 

@@ -23,7 +23,8 @@ from app.domain.run import STATS, Metric, ParsedRun
 from app.domain.run_analysis import WHAT_WORDS, BoundRow, share_text
 from app.importers.base import UnreadableUpload
 from app.importers.registry import IMPORTERS
-from app.services import runs
+from app.importers.table import UnmappedTable
+from app.services import runs, tables
 from app.services.ceilings import measured_ceilings
 from app.services.context import Context
 from app.services.examples import remove_examples
@@ -186,6 +187,7 @@ def _list_page(request: Request, ctx: Context, status: int = 200, **more: Any) -
         "base": ctx.settings.public_url or str(request.base_url).rstrip("/"),
         "answers": (),
         "summary": "",
+        "waiting": tables.list_waiting(ctx),
         "jobs": [FileAnswer(job.file_name, job=job) for job in ctx.jobs.unfinished()],
         **more,
     }
@@ -250,6 +252,8 @@ async def upload(request: Request, ctx: Ctx) -> Response:
     only = answers[0] if len(answers) == 1 else None
     if only is not None and only.outcome is not None and only.outcome.runs and not only.outcome.upload.members:
         return redirect(request, f"/runs/{only.outcome.runs[0].id}" + ("" if only.outcome.created else "?again=1"))
+    if only is not None and isinstance(only.refusal, UnmappedTable) and only.refusal.upload_id:
+        return redirect(request, f"/tables/files/{only.refusal.upload_id}")
     if only is not None and only.job is not None:
         return redirect(request, f"/jobs/{only.job.id}")
     status = 422 if all(answer.is_refused for answer in answers) else 200
@@ -282,13 +286,15 @@ def summary_of(answers: Sequence[FileAnswer]) -> str:
         return ""
     new = sum(answer.outcome is not None and answer.outcome.created for answer in answers)
     before = sum(answer.is_read for answer in answers) - new
-    refused = sum(answer.is_refused for answer in answers)
-    reading = len(answers) - new - before - refused
+    explain = sum(isinstance(answer.refusal, UnmappedTable) for answer in answers)
+    refused = sum(answer.is_refused for answer in answers) - explain
+    reading = len(answers) - new - before - refused - explain
     runs_made = sum(len(a.outcome.runs) for a in answers if a.outcome is not None and a.outcome.created)
     counts = (
         (new, f"read, with {formatting.count(runs_made, 'run')}"),
         (before, "stored before"),
         (reading, "being read"),
+        (explain, "kept until its columns are explained" if explain == 1 else "kept until their columns are explained"),
         (refused, "refused"),
     )
     return f"{len(answers)} files: " + ", ".join(f"{number} {words}" for number, words in counts if number) + "."
@@ -480,6 +486,7 @@ def _run_context(
         "view": view,
         "run": run,
         "member": runs.member_name(run),
+        "mapping_id": next((f.fields[0] for f in run.upload.findings if f.check == "remembered-mapping"), ""),
         "parsed": parsed,
         "main": main,
         "values": values | dict(typed or {}),
