@@ -15,14 +15,13 @@ from app.domain.hardware import HardwareProfile
 from app.domain.layout import layout_of
 from app.domain.lower_bound import ceilings, lower_bound
 from app.domain.memory import kv_bytes_per_token, memory_use, running_parameters, sharded_parameters
-from app.domain.model import Attention, CompressedAttention, ModelSpec, SharedBlockThenMixer
+from app.domain.model import Attention, CompressedAttention, ModelSpec, OtherMixer, SharedBlockThenMixer
 from app.domain.parameters import count_parameters, index_key_elements, kv_elements_per_token
 from app.domain.step import cost_table
 from app.domain.workload import Dtypes, Parallel, Workload
 
 CATALOG = load_catalog()
 SUPPORTED = [model for model in CATALOG.models.values() if model.supported]
-REFUSED = [model for model in CATALOG.models.values() if not model.supported]
 LLAMA = CATALOG.models["llama-3.1-8b"]
 PROFILES = list(CATALOG.hardware.values())
 STEPS = {
@@ -31,12 +30,6 @@ STEPS = {
     "prefill": Workload(phase="prefill", batch=2, seq_len=700, context_len=1200),
     "train": Workload(phase="train", batch=2, seq_len=512, recompute="full", parallel=Parallel(dp=2, zero_stage=3)),
 }
-
-
-REFUSED_FOR = {
-    "falcon-h1-1.5b": "the width of the MLP",
-}
-"""The only entries without a cost table, and what they do not say about themselves."""
 
 
 def steps_of(model: ModelSpec) -> dict[str, Workload]:
@@ -54,9 +47,8 @@ def by_id(value: object) -> str | None:
     return value.id if isinstance(value, (ModelSpec, HardwareProfile)) else None
 
 
-def test_only_these_entries_have_no_cost_table() -> None:
-    assert {model.id for model in REFUSED} == set(REFUSED_FOR)
-    assert len(SUPPORTED) == 192
+def test_every_entry_has_a_cost_table() -> None:
+    assert len(SUPPORTED) == len(CATALOG.models) == 193
     assert len(PROFILES) > 50
 
 
@@ -124,13 +116,13 @@ def test_what_is_left_out_is_said(model: ModelSpec) -> None:
     assert model.undescribed is None or model.undescribed in notes
 
 
-@pytest.mark.parametrize("model", REFUSED, ids=by_id)
-def test_other_models_are_refused_by_name(model: ModelSpec) -> None:
+def test_a_model_with_unknown_layers_is_refused_by_name() -> None:
+    known = CATALOG.models["falcon-h1-1.5b"]
+    groups = tuple(replace(group, mixer=OtherMixer("new", {"missing": "its width"})) for group in known.layers)
     for workload in STEPS.values():
-        with pytest.raises(UnsupportedArchitecture) as refused:
-            cost_table(model, workload)
-        assert refused.value.model == model.name
-        assert REFUSED_FOR[model.id] in refused.value.reason
+        with pytest.raises(UnsupportedArchitecture, match="'new' cannot be estimated: its width") as refused:
+            cost_table(replace(known, layers=groups), workload)
+        assert refused.value.model == known.name
 
 
 @pytest.mark.parametrize("model", [m for m in SUPPORTED if not m.generates], ids=by_id)
@@ -146,7 +138,7 @@ def test_every_recorded_total_is_met(model: ModelSpec) -> None:
     count = count_parameters(model)
     assert count.total == pytest.approx(model.recorded_total_params, rel=5e-3)
     assert count.active == pytest.approx(model.recorded_active_params, rel=5e-3)
-    assert count.counted or model.id in (*REFUSED_FOR, "gemma-4-e2b")
+    assert count.counted or model.id == "gemma-4-e2b"
 
 
 PREDICTING = [m for m in CATALOG.models.values() if (m.record.get("mtp") or {}).get("params_each")]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import html
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from app.catalog.loader import load_catalog
+from app.domain.model import OtherMixer
 from app.services.context import Context
 from app.storage import runs as stored_runs
 from app.web.hardware_form import FIELDS, read_form, shown_form
@@ -117,7 +120,11 @@ def test_parameters_stand_beside_the_published_number(client: TestClient) -> Non
     assert "GQA: 32 query, 8 KV heads × 128" in text
 
 
-def test_a_model_that_cannot_be_estimated_says_why(client: TestClient) -> None:
+def test_a_model_that_cannot_be_estimated_says_why(app: FastAPI, client: TestClient) -> None:
+    known = CATALOG.models["falcon-h1-1.5b"]
+    groups = tuple(replace(group, mixer=OtherMixer("something new")) for group in known.layers)
+    models = {**CATALOG.models, known.id: replace(known, layers=groups)}
+    app.state.context = replace(app.state.context, catalog=replace(CATALOG, models=models))
     text = words(client.get("/models/falcon-h1-1.5b").text)
     assert "This model cannot be estimated yet" in text
     assert "Explore with this model" not in text
