@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from app.domain.run import Finding, ParsedRun
@@ -42,7 +43,11 @@ class Aiperf:
         if any(looks_like(fields) for fields in content.first_records):
             runs, notes = serving.read_runs(content, looks_like, _run)
             return ParsedUpload(self.id, serving.with_series(runs), tuple(notes))
-        return csv_runs(content, self.id, "AIPerf")
+        found = csv_runs(content, self.id, "AIPerf")
+        untried = Finding(
+            "form-not-tried", "info", "The CSV form has not been tried on a real file yet; the JSON beside it has."
+        )
+        return replace(found, findings=(*found.findings, untried))
 
 
 def _run(record: Fields) -> ParsedRun:

@@ -1,7 +1,7 @@
 """NVIDIA GenAI-Perf: its JSON (`profile_export_genai_perf.json`), its CSV, and the table that it prints.
 
-Field meanings are those of triton-inference-server/perf_analyzer (genai-perf/docs, export_data/json_exporter.py). Only
-printed tables were seen. AIPerf, its successor, prints the same table.
+Field meanings are those of triton-inference-server/perf_analyzer (genai-perf/docs, export_data/json_exporter.py). CSV
+and printed tables were seen, JSON was not. AIPerf, its successor, prints the same table.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.domain.run import ParsedRun
+from app.domain.run import Finding, ParsedRun
 from app.importers import perf_export, serving
 from app.importers.aiperf import load_of, model_of
 from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
@@ -30,7 +30,7 @@ def looks_like(fields: Mapping[str, Any]) -> bool:
 class GenaiPerf:
     id = "genai-perf"
     title = "GenAI-Perf export (JSON or CSV)"
-    tried_on_real_file = False
+    tried_on_real_file = True
 
     def sniff(self, content: Content) -> Sniff:
         if any(looks_like(fields) for fields in content.first_records):
@@ -42,7 +42,10 @@ class GenaiPerf:
     def parse(self, content: Content) -> ParsedUpload:
         if any(looks_like(fields) for fields in content.first_records):
             runs, notes = serving.read_runs(content, looks_like, _run)
-            return ParsedUpload(self.id, serving.with_series(runs), tuple(notes))
+            untried = Finding(
+                "form-not-tried", "info", "The JSON form has not been tried on a real file yet; the CSV beside it has."
+            )
+            return ParsedUpload(self.id, serving.with_series(runs), (*notes, untried))
         return csv_runs(content, self.id, "GenAI-Perf")
 
 

@@ -21,6 +21,11 @@ from app.importers.reading import Content, clean
 
 _HEADER = re.compile(r'^\s*"?Metric"?\s*(?P<by>[,;\t])\s*"?avg"?\s*(?:[,;\t]|$)', re.IGNORECASE)
 _LAST_HEADER_LINE = 200
+_ROUNDED = Finding(
+    "rounded",
+    "info",
+    "The CSV rounds to two decimals and names neither model nor load: the JSON export beside it has them.",
+)
 
 
 def csv_kind(content: Content) -> Literal["aiperf", "genai-perf"] | None:
@@ -41,7 +46,7 @@ def csv_runs(content: Content, format_id: str, client: str) -> ParsedUpload:
     runs: list[ParsedRun] = []
     for line, measures, hardware in _blocks(content):
         record = Fields({}, f"line {line}")
-        facts = Facts(client, hardware=hardware)
+        facts = Facts(client, hardware=hardware, findings=[_ROUNDED])
         if hardware is not None:
             facts.left_out.append("host names and serial numbers of GPUs")
         if not any(key in measures for key in (*perf_export.DISTRIBUTIONS, *perf_export.SCALARS)):
@@ -59,13 +64,7 @@ def csv_runs(content: Content, format_id: str, client: str) -> ParsedUpload:
             f"This is a CSV of {client} without a measure that is known here.",
             hint="Upload the JSON export that stands beside it.",
         )
-    untried = Finding(
-        "form-not-tried",
-        "info",
-        "This CSV form has not been tried on a real file yet, and its numbers are rounded to two decimals: the JSON "
-        "export beside it has all digits, the model and the load.",
-    )
-    return ParsedUpload(format_id, serving.with_series(runs), (*content.findings(), untried))
+    return ParsedUpload(format_id, serving.with_series(runs), content.findings())
 
 
 def _blocks(content: Content) -> Iterator[tuple[int, dict[str, Measure], str | None]]:

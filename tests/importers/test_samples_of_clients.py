@@ -32,6 +32,14 @@ METRIC_OF: Mapping[str, Mapping[str, str]] = {
         "request_latency_p95": "e2e_latency_s.p95",
     },
     "aiperf-records": {"records": "requests_completed"},
+    "genai-perf": {
+        "Time To First Token (ms)": "ttft_s.mean",
+        "Inter Token Latency (ms)": "tpot_s.mean",
+        "Request Latency (ms)": "e2e_latency_s.mean",
+        "Output Token Throughput (per sec)": "output_tokens_per_s",
+        "Request Throughput (per sec)": "requests_per_s",
+        "Request Count (count)": "requests_completed",
+    },
     "genai-perf-table": {
         "Time to first token (ms)": "ttft_s.mean",
         "Inter token latency (ms)": "tpot_s.mean",
@@ -96,6 +104,8 @@ OTHERWISE: Mapping[tuple[str, str], Callable[[ParsedUpload, ParsedRun], object]]
     ("aiperf-records", "first_osl"): lambda _, run: run.samples["output_tokens"][0],
     # The figure that was read off is the upper one of the two middle values.
     ("aiperf-records", "p50_ttft_over_file"): lambda _, run: sorted(run.samples["ttft_s"])[5],
+    ("genai-perf", "Output Sequence Length (tokens)"): lambda _, run: run.workload.output_len,
+    ("genai-perf", "Input Sequence Length (tokens)"): lambda _, run: run.workload.input_len,
     ("genai-perf-table", "Output sequence length"): lambda _, run: run.workload.output_len,
     ("genai-perf-table", "Input sequence length"): lambda _, run: run.workload.input_len,
     ("guidellm", "benchmarks"): lambda found, _: len(found.runs),
