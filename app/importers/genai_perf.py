@@ -7,7 +7,7 @@ and printed tables were seen, JSON was not. AIPerf, its successor, prints the sa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -76,7 +76,7 @@ class GenaiPerfTable:
 
     def sniff(self, content: Content) -> Sniff:
         head = content.head
-        if (_TITLE.search(head) or "token" in head.lower()) and any(True for _ in _headers(content, 3000)):
+        if (_TITLE.search(head) or "token" in head.lower()) and any(True for _ in _headers(head.split("\n"))):
             return Sniff(0.8, "a table with the columns of GenAI-Perf's statistics")
         return Sniff(0.0, "no printed table with a column avg and rows such as Time To First Token")
 
@@ -109,8 +109,8 @@ def _row(line: str) -> list[str] | None:
     return [cell.strip() for cell in _BAR.split(bare)[1:-1]]
 
 
-def _headers(content: Content, most: int) -> Iterator[tuple[int, list[str]]]:
-    for index, line in enumerate(content.lines[:most]):
+def _headers(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    for index, line in enumerate(lines):
         cells = _row(line)
         if cells and cells[0].lower() in ("statistic", "metric") and "avg" in (c.lower() for c in cells[1:]):
             yield index, cells
@@ -119,7 +119,7 @@ def _headers(content: Content, most: int) -> Iterator[tuple[int, list[str]]]:
 def _tables(content: Content) -> Iterator[tuple[int, str, dict[str, Measure]]]:
     """Each table that holds a known measure: its line, who printed it, and its measures."""
     lines = content.lines
-    starts = list(_headers(content, len(lines)))
+    starts = list(_headers(lines))
     for place, (start, columns) in enumerate(starts):
         end = starts[place + 1][0] if place + 1 < len(starts) else len(lines)
         title = next((m for line in lines[max(0, start - 5) : start][::-1] if (m := _TITLE.search(line))), None)

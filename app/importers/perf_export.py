@@ -15,7 +15,7 @@ from typing import Any
 
 from app.domain.run import Finding, ParsedRun, RunWorkload
 from app.importers import serving
-from app.importers.fields import Fields, as_float
+from app.importers.fields import MAX_TAGS, Fields, as_float
 from app.importers.measures import number_in, scale_to_si
 from app.importers.reading import clean
 
@@ -138,7 +138,18 @@ def read_run(record: Fields, measures: Mapping[str, Measure], facts: Facts) -> P
         if mean is not None and (mean or key.endswith("count")):
             unit = measures[key].unit
             also.setdefault(f"{words}{f' ({clean(unit, 30)})' if unit not in ('', 'requests', 'tokens') else ''}", mean)
-    extra: dict[str, Any] = {"percentiles": others, "also": also, "server": facts.server}
+    known = {*DISTRIBUTIONS, *SCALARS, *_ALSO, "input_sequence_length", "output_sequence_length"}
+    unknown_measures = {
+        clean(key, 80): {"mean": mean, "unit": clean(measure.unit, 30)}
+        for key, measure in list(measures.items())[:300]
+        if key not in known and (mean := measure.mean()) is not None
+    }
+    extra: dict[str, Any] = {
+        "percentiles": others,
+        "also": also,
+        "server": facts.server,
+        "other_measures": dict(list(unknown_measures.items())[:MAX_TAGS]),
+    }
     findings += serving.check_latencies(record.metrics)
     findings += serving.check_rates(record)
     findings += record.findings()

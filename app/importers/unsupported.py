@@ -43,7 +43,12 @@ def _trace(d: Mapping[str, Any]) -> bool:
 
 
 KNOWN_UNSUPPORTED: tuple[KnownFormat, ...] = (
-    KnownFormat("perf-analyzer", "a raw perf_analyzer profile", _has("experiments", "service_kind")),
+    KnownFormat(
+        "perf-analyzer",
+        "a raw perf_analyzer profile",
+        _has("experiments", "service_kind"),
+        note="Upload profile_export_genai_perf.json, the summary that GenAI-Perf writes beside it.",
+    ),
     KnownFormat(
         "rocprof-trace",
         "a rocprof trace in JSON",

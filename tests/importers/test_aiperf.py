@@ -91,6 +91,12 @@ def test_units_are_read_and_a_strange_one_is_not_guessed() -> None:
     assert "wrong-type" in checks(run)
 
 
+def test_measures_of_newer_versions_are_kept_aside() -> None:
+    run = read(SUMMARY | {"http_req_duration": {"unit": "ms", "avg": 12.5, "p99": 20.0}})
+    assert run.workload.extra["other_measures"]["http_req_duration"] == {"mean": 12.5, "unit": "ms"}
+    assert "http_req_duration" not in run.series
+
+
 def test_failed_cancelled_and_not_finite() -> None:
     errors = [{"error_details": {"code": 500, "type": "Timeout", "message": "host db1 of joe"}, "count": 3}]
     run = read(SUMMARY | {"was_cancelled": True, "error_summary": errors})
