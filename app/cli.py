@@ -1,4 +1,4 @@
-"""The `bytebound` command: serve, migrate, backup, restore, import, export, catalog-lint, version.
+"""The `bytebound` command: serve, migrate, backup, restore, import, check, export, catalog-lint, version.
 
 What a person can put right (a setting, a path, a port, a file) is one line on standard error and exit code 2; exit code
 1 means that the command ran and something it checked or read was refused.
@@ -181,6 +181,38 @@ def probe(_settings: Settings, arguments: argparse.Namespace) -> int:
     return bytebound_probe.measure(arguments)
 
 
+def check(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Hold runs against their baseline, in a server's or the local database; a file is uploaded first."""
+    from app.services import gate
+
+    try:
+        rules = [gate.parse_rule(text) for text in arguments.rule]
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    about = {"hardware": arguments.hardware, "model": arguments.model, "tags": ",".join(arguments.tag) or None}
+    try:
+        with contextlib.ExitStack() as stack:
+            checker: gate.Gate
+            if arguments.url:
+                checker = gate.RemoteGate(arguments.url)
+            else:
+                from app.services.context import Context
+
+                storage = stack.enter_context(_current_storage(settings))
+                checker = gate.LocalGate(Context(settings=settings, catalog=_load_catalog(), storage=storage))
+            answers = gate.check_all(
+                checker, arguments.run, arguments.baseline, rules, last=arguments.last, about=about
+            )
+    except gate.GateError as error:
+        raise CommandError(str(error)) from None
+    if arguments.json:
+        print(json.dumps(answers, allow_nan=False))
+    else:
+        for line in gate.report(answers):
+            print(line)
+    return OK if all(answer["passed"] for answer in answers) else REFUSED
+
+
 def export(settings: Settings, arguments: argparse.Namespace) -> int:
     """Write what is stored as JSON lines, without the uploaded files."""
     with _current_storage(settings) as storage:
@@ -354,6 +386,26 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--model", help="model to link the runs to")
     command.add_argument("--name", help="name of the runs, instead of the file's own")
     command.add_argument("--tag", action="append", default=[], help="tag for the runs; may be repeated")
+
+    command = add("check", check, "hold a run, or a file's runs, against a baseline: exit status 0 passes, 1 fails")
+    command.add_argument("run", metavar="RUN_OR_FILE", help="a run's id, or a benchmark file, which is uploaded first")
+    command.add_argument("--url", help="a server's address; without it the local database is asked")
+    command.add_argument(
+        "--baseline", help="a run's id, or \"series\" for its history (default: the run's own baseline, else series)"
+    )
+    command.add_argument("--last", type=int, default=5, help="runs of the history that stand for an unmarked baseline")
+    command.add_argument(
+        "--rule",
+        action="append",
+        default=[],
+        required=True,
+        metavar="METRIC=LIMIT",
+        help="how much worse a metric may be, such as tpot_s.p99=5%%; may be repeated",
+    )
+    command.add_argument("--hardware", help="hardware profile to link an uploaded file's runs to")
+    command.add_argument("--model", help="model to link an uploaded file's runs to")
+    command.add_argument("--tag", action="append", default=[], help="tag for an uploaded file's runs; may be repeated")
+    command.add_argument("--json", action="store_true", help="print the answers as JSON")
 
     command = add("export", export, "write everything but the uploaded files as JSON lines")
     command.add_argument("--output", type=Path, metavar="FILE", help="a new file; standard output without it")

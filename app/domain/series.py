@@ -75,7 +75,12 @@ def series_of(
     if fields["mode"] in (None, "kernel"):
         fields["name"] = name
     told = {key: value for key, value in fields.items() if value not in (None, {}, "")}
-    return Series(_digest(told), _label(told, run))
+    exact = {
+        "input_len": stated.get("seq_len", w.input_len),
+        "output_len": w.output_len,
+        "context_len": stated.get("context_len", w.context_len),
+    }
+    return Series(_digest(told), _label({**told, **{k: v for k, v in exact.items() if v is not None}}))
 
 
 _CHANGES = frozenset({"date", "version", "commit", "build_commit", "build_number", "run", "seed"})
@@ -98,7 +103,7 @@ def _two_digits(value: Any) -> Any:
     return float(f"{value:.2g}")
 
 
-def _label(told: Mapping[str, Any], run: ParsedRun) -> str:
+def _label(told: Mapping[str, Any]) -> str:
     """What the runs have in common, in words: "decode, batch 8, context 1000, TP 2"."""
     parts: list[str] = [] if "name" in told else [str(told["mode"])]
     if "name" in told:

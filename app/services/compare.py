@@ -311,7 +311,7 @@ def _unique(labels: Sequence[str]) -> list[str]:
 
 def _side(one: _Gathered, label: str, reported: set[str]) -> Item:
     if one.run is not None:
-        return Item(label, "run", _run_values(one.run), _run_frozen(one.run), one.book_as, _has_quality(one.run))
+        return Item(label, "run", _run_values(one.run), run_frozen(one.run), one.book_as, _has_quality(one.run))
     if one.op is not None and one.op_request is not None:
         asked = one.op_request
         stated = {"hardware": one.op.hardware.name, "operation": operation_words(asked), "ceilings": asked.ceilings}
@@ -365,7 +365,7 @@ _EXTRA = {
 }
 
 
-def _run_frozen(view: RunView) -> dict[str, Any]:
+def run_frozen(view: RunView) -> dict[str, Any]:
     """What a run and the people who linked it state about the work; what nobody states is left out."""
     run, parsed, stated = view.run, view.run.parsed, view.stated
     told = parsed.workload

@@ -244,6 +244,12 @@ def runs_of_series(*, session: Session, key: str, limit: int = 500) -> tuple[Run
     return tuple(_summary(row) for row in reversed(rows))
 
 
+def count_series(*, session: Session, key: str) -> int:
+    """How many runs a series has."""
+    query = sql_select(func.count()).select_from(RunRow).where(col(RunRow.series_key) == key)
+    return int(session.execute(query).scalar_one())
+
+
 def list_series(*, session: Session, limit: int, offset: int = 0) -> tuple[tuple[SeriesCount, ...], int]:
     """Series by their newest run, the newest first, and how many there are; a run alone is no series."""
     counted: Any = (

@@ -10,10 +10,11 @@ import pytest
 from app.domain.errors import InvalidInput
 from app.importers.base import UnreadableUpload
 from app.services import runs
+from app.services.check import CheckRequest, check_run
 from app.services.context import Context
 from app.services.examples import MARKER, offer_examples, remove_examples
 from app.services.run_sweep import sweeps_of
-from app.services.runs import CheckRequest, RunPatch, RunQuery
+from app.services.runs import RunPatch, RunQuery
 from app.services.upload_run import display_name, upload_file
 from tests.services.native_runs import native
 
@@ -167,7 +168,7 @@ def test_the_gate_passes_and_fails_by_its_rules(context: Context):
     run = upload_file(context, slower, "slower.json", baseline=base).runs[0].id
 
     def check(*rules: dict) -> dict:
-        return runs.check_run(context, CheckRequest.model_validate({"run": run, "rules": list(rules)}))
+        return check_run(context, CheckRequest.model_validate({"run": run, "rules": list(rules)}))
 
     passed = check(
         {"metric": "tpot_s", "max_regression": 0.101}, {"metric": "decode_tokens_per_s", "max_regression": 0.06}

@@ -31,6 +31,7 @@ from app.web.routes.memory import router as memory_router
 from app.web.routes.model_import import router as model_import_router
 from app.web.routes.models import router as models_router
 from app.web.routes.moe import router as moe_router
+from app.web.routes.run_history import router as run_history_router
 from app.web.routes.run_lint import router as run_lint_router
 from app.web.routes.runs import router as runs_router
 from app.web.routes.search import router as search_router
@@ -45,6 +46,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     kv_router,
     memory_router,
     moe_router,
+    run_history_router,  # before runs_router: /runs/series is no run's id
     run_lint_router,  # before runs_router: /runs/links is no run's id
     ceilings_router,
     runs_router,

@@ -8,10 +8,11 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from app.importers.base import UnreadableUpload
-from app.services import links, runs
+from app.services import history, links, runs
+from app.services.check import CheckRequest, check_run
 from app.services.context import Context
 from app.services.jobs import Job
-from app.services.runs import CheckRequest, RunPatch, RunQuery, lint_table
+from app.services.runs import RunPatch, RunQuery, lint_table
 from app.services.upload_run import submit_file
 from app.storage.errors import Busy
 from app.web import errors
@@ -84,6 +85,23 @@ class KernelsAnswer(Loose):
     total: int
 
 
+class SeriesListAnswer(Loose):
+    items: list[dict[str, Any]]
+    next: str | None
+    total: int
+
+
+class SeriesAnswer(Loose):
+    """One series: `runs` from the oldest, `change_points` by the run from which the level is another."""
+
+    key: str
+    label: str
+    metric: str | None
+    baseline: str | None
+    runs: list[dict[str, Any]]
+    change_points: list[dict[str, Any]]
+
+
 class LinksAnswer(Loose):
     items: list[dict[str, Any]]
     total: int
@@ -95,6 +113,8 @@ class ChecksAnswer(Loose):
 
 
 class CheckAnswer(Loose):
+    """`rows` has one entry for each rule, in their order; `decided_by` is limit, noise or missing."""
+
     passed: bool
     rows: list[dict[str, Any]]
 
@@ -184,8 +204,40 @@ def list_runs(
 
 @router.post("/runs/check", tags=["runs"], summary="Compare with a baseline", response_model=CheckAnswer)
 def check(ctx: Ctx, body: CheckRequest) -> Response:
-    """A gate for CI: `passed` is true when no metric is worse than its rule allows. What is not reported fails."""
-    return FiniteJSONResponse(runs.check_run(ctx, body))
+    """A gate for CI: `passed` is true when no metric is worse than its rule allows. What is not reported fails.
+
+    `baseline` is a run's id, or `series`: the marked baseline of the run's history, else the median of its last runs.
+    Where both sides carry samples of a metric, `noise` holds a bootstrap interval of the regression and a Mann-Whitney
+    test, and a regression that they explain passes.
+    """
+    return FiniteJSONResponse(check_run(ctx, body))
+
+
+@router.get("/runs/series", tags=["runs"], summary="List series", response_model=SeriesListAnswer)
+def list_series(
+    ctx: Ctx,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[str | None, Query(max_length=20, pattern="^[0-9]{1,9}$")] = None,
+) -> Response:
+    """Series of two runs or more: the same workload on the same hardware. The one with the newest run comes first."""
+    offset = int(cursor or 0)
+    items, total = history.list_history(ctx, limit=limit, offset=offset)
+    following = offset + len(items)
+    return FiniteJSONResponse(
+        {
+            "items": [history.series_item_json(item) for item in items],
+            "next": str(following) if items and following < total else None,
+            "total": total,
+        }
+    )
+
+
+@router.get("/runs/series/{series}", tags=["runs"], summary="One series", response_model=SeriesAnswer)
+def get_series(
+    ctx: Ctx, series: Annotated[str, Path(max_length=80, description="Key of a series.")], metric: Text = None
+) -> Response:
+    """The runs of a series from the oldest, with one metric's values and spread, the baseline and change points."""
+    return FiniteJSONResponse(history.history_json(history.get_history(ctx, series, metric)))
 
 
 @router.get("/runs/links", tags=["runs"], summary="Remembered links", response_model=LinksAnswer)

@@ -28,6 +28,7 @@ from app.services import runs, tables
 from app.services.ceilings import measured_ceilings
 from app.services.context import Context
 from app.services.examples import remove_examples
+from app.services.history import place_of
 from app.services.jobs import Job
 from app.services.run_lengths import length_summaries, lengths_of_run
 from app.services.run_sweep import Sweep, sweeps_of
@@ -525,6 +526,7 @@ def _run_context(
         "ask_phase": parsed.workload.mode is None or parsed.workload.mode in ("latency", "kernel"),
         "baseline_rows": _baseline_table(view),
         "ceilings": measured_ceilings(parsed, view.hardware),
+        "place": place_of(ctx, run),
         "kernel_count": len(parsed.kernels),
         "kernels": _kernels_table(view) if parsed.kernels else None,
         "tray_item": {"kind": "run", "id": run.id, "label": run.name},
