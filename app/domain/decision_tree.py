@@ -315,10 +315,13 @@ class _Walker:
         self.next: Node | None = None
         self.reached: dict[str, Reached] = {}
         self.also: list[str] = []
+        self.beside: list[tuple[str, tuple[str, ...]]] = []  # beyond near thresholds
         self.seen: set[str] = set()
 
     def run(self) -> Walk:
         self._follow(self.tree.start)
+        for leaf, reasons in self.beside:
+            self._reach(leaf, "possible", reasons)
         found = [leaf for leaf, item in self.reached.items() if item.status == "found"]
         also = tuple(leaf for leaf in dict.fromkeys(self.also) if leaf not in found)
         return Walk(self.tree, tuple(self.steps), self.next, tuple(self._ordered()), also)
@@ -387,7 +390,7 @@ class _Walker:
             if reasons or leaf == place:
                 self.also.append(leaf)
             if reasons:
-                self._reach(leaf, "possible", reasons)
+                self.beside.append((leaf, reasons))
 
     def _look(self, place: str, via: tuple[str, ...], status: Status) -> None:
         """Leaves beyond an open question, or beyond a finding, that something known speaks for; nobody is asked."""

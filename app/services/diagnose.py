@@ -121,7 +121,8 @@ class Subject:
         if self.view is not None:
             return self.view.run.name
         if self.estimate is not None:
-            return f"{self.estimate.workload.phase} of {self.estimate.model.name} on {self.estimate.hardware.name}"
+            phase = self.estimate.workload.phase.capitalize()
+            return f"{phase} of {self.estimate.model.name} on {self.estimate.hardware.name}"
         return "stated evidence"
 
 
@@ -157,8 +158,12 @@ def row_for(view: RunView, scenario: str) -> BoundRow | None:
 
 def scenario_of(view: RunView) -> ScenarioName:
     """The scenario that fits a run best: by what the model is, then by what was measured."""
-    model, main = view.model, view.analysis.main
-    mode = main.what if main is not None else view.run.parsed.workload.mode
+    main = view.analysis.main
+    return scenario_for(view.model, main.what if main is not None else view.run.parsed.workload.mode)
+
+
+def scenario_for(model: ModelSpec | None, phase: str | None) -> ScenarioName:
+    """The scenario of a model's step."""
     if model is not None:
         if model.denoiser is not None:
             return "diffusion"
@@ -166,11 +171,11 @@ def scenario_of(view: RunView) -> ScenarioName:
             return "moe"
         if any(isinstance(mixer, STATE_MIXERS) for _, mixer in model.state_groups()):
             return "ssm"
-        if model.tower is not None and mode == "train":
+        if model.tower is not None and phase == "train":
             return "vlm"
-    if mode == "train":
+    if phase == "train":
         return "dense_train"
-    return "prefill" if mode == "prefill" else "decode"
+    return "prefill" if phase == "prefill" else "decode"
 
 
 # ---- evidence -----------------------------------------------------------------------------------------------------
@@ -290,19 +295,22 @@ def trier(subject: Subject) -> Trier:
     hardware, model, workload = subject.hardware, subject.model, subject.workload
     measured = None if subject.row is None else (subject.row.measured, subject.row.bound)
     known: dict[str, Trial] = {}
+    plain: list[BoundEstimate] = []
+    ceilings = "peak" if subject.request is None else subject.request.ceilings
 
     def attempt(technique: str) -> Trial:
         if technique not in LEVERS:
             return Trial(technique, lever=False, applies=True, reason="no estimate can show it")
         if hardware is None or model is None or workload is None:
             return Trial(technique, lever=True, applies=True, reason="no workload to try it on")
-        ceilings = "peak" if subject.request is None else subject.request.ceilings
         try:
             row = bound_of(hardware, model, workload, ceilings, levers=[LeverRequest(technique)]).ledger[0]
+            if not plain:
+                plain.append(bound_of(hardware, model, workload, ceilings))
         except DomainError as error:
             reason = error.reason if isinstance(error, InvalidInput) else str(error)
             return Trial(technique, lever=True, applies=False, reason=reason.removeprefix(f"{technique}: "))
-        return _trial(row, measured)
+        return _trial(row, plain[0], measured)
 
     def once(technique: str) -> Trial:
         if technique not in known:
@@ -312,23 +320,34 @@ def trier(subject: Subject) -> Trier:
     return once
 
 
-def _trial(row: LedgerRow, measured: tuple[float, float] | None) -> Trial:
+def _trial(row: LedgerRow, plain: BoundEstimate, measured: tuple[float, float] | None) -> Trial:
+    """What one lever does. `plain` is the step as asked: a lever that stands for something the bound has already
+    starts from a step without it, and saves only where the stack lacks it."""
     before, after = row.before, row.after
     # seconds of the devices for the same tokens: a lever may change both
     scale = float(before.bound.table.tokens) / float(after.bound.table.tokens or 1.0)
     scale *= float(after.bound.table.devices) / float(before.bound.table.devices)
+    expected_after = after.expected.time * scale
+    already = row.lever.lack is not None and (row.lever.ideal or plain.expected.time <= expected_after)
+    if not already:
+        before = plain
     bounds = float(before.bound.overlapped), float(after.bound.overlapped) * scale
-    expected = before.expected.time, after.expected.time * scale
+    expected = before.expected.time, expected_after
     notes = []
     if before.bound.table.devices != after.bound.table.devices:
         devices = int(before.bound.table.devices), int(after.bound.table.devices)
         notes.append(f"It changes the devices from {devices[0]:,} to {devices[1]:,}; times are device-seconds.")
     if before.bound.table.tokens != after.bound.table.tokens:
         notes.append("It changes the tokens of a step; times are for the tokens of the step before.")
-    already = row.lever.ideal
     saving: float | None = expected[0] - expected[1]
+    reason = ""
     if already:
         saving = None if measured is None else max(min(saving or 0.0, measured[0] - measured[1]), 0.0)
+        reason = (
+            "The bound takes it for granted: this is what a stack without it loses, at most the gap that was measured."
+            if measured is not None
+            else "The estimate takes it for granted: nothing is left to save unless the stack lacks it."
+        )
     extra = {
         "flop": after.bound.total("executed") - before.bound.total("executed"),
         "hbm_bytes": after.bound.hbm_bytes - before.bound.hbm_bytes,
@@ -336,13 +355,6 @@ def _trial(row: LedgerRow, measured: tuple[float, float] | None) -> Trial:
         "launches": after.bound.total("launches") - before.bound.total("launches"),
         "memory_bytes": after.memory.peak - before.memory.peak,
     }
-    reason = ""
-    if already:
-        reason = (
-            "The bound takes it for granted: this is what a stack without it loses, at most the gap that was measured."
-            if measured is not None
-            else "The estimate takes it for granted: nothing is left to save unless the stack lacks it."
-        )
     return Trial(
         row.lever.id,
         lever=True,
@@ -426,6 +438,58 @@ def _by_saving(
         directions,
         key=lambda item: (standing.index((item[0].status, bool(item[0].via))), -max(best(item), 0.0)),
     )
+
+
+# ---- triage -----------------------------------------------------------------------------------------------------
+
+TRIAGE_DIRECTIONS = 3
+
+
+def triage_json(ctx: Context, view: RunView) -> dict[str, Any] | None:
+    """What a run's page says at once: the question the tree would ask first, and its most promising directions.
+
+    None where the run could be held against no bound.
+    """
+    if view.analysis.main is None:
+        return None
+    scenario = scenario_of(view)
+    tree = ctx.catalog.trees.scenarios[scenario]
+    request = DiagnosisRequest(scenario=scenario, run=view.run.id)
+    subject = Subject(tree, view, row_for(view, scenario))
+    found = walked(ctx, subject, gather(ctx, subject), request)
+    directions = []
+    for reached, leaf, trials in found.directions[:TRIAGE_DIRECTIONS]:
+        saves = [trial for trial in trials if trial.saving is not None and trial.saving > 0]
+        kept = [trial for trial in saves if ctx.catalog.techniques[trial.technique].book_as != "algorithmic"]
+        # the best, and the best that keeps the model as it is
+        shown = list({trial.technique: trial for trial in (*saves[:1], *kept[:1])}.values())
+        directions.append(
+            {
+                "leaf": leaf.id,
+                "title": leaf.title,
+                "status": reached.status,
+                "techniques": [
+                    {
+                        "id": trial.technique,
+                        "name": ctx.catalog.techniques[trial.technique].name,
+                        "book_as": ctx.catalog.techniques[trial.technique].book_as,
+                        "predicted_saving_s": trial.saving,
+                        "already_in_bound": trial.already,
+                    }
+                    for trial in shown
+                ],
+            }
+        )
+    asked = found.walked.next
+    return {
+        "scenario": scenario,
+        "scenario_title": tree.title,
+        "headline": headline(ctx, found),
+        "next": None if asked is None else {"node": asked.id, "question": asked.question},
+        "answered": sum(step.decided_by == "data" for step in found.walked.steps),
+        "directions": directions,
+        "url": f"/diagnose?{urlencode({'scenario': scenario, 'run': view.run.id})}",
+    }
 
 
 # ---- JSON ---------------------------------------------------------------------------------------------------------
@@ -529,6 +593,24 @@ def _because(trees: Trees, step: Step) -> str:
     return f"{metric.label}: {limit}{value_text(metric, check.evidence.value)}{against}."
 
 
+_TIMES: frozenset[str] = frozenset(
+    {
+        "batch_over_critical",
+        "comm_overlap_slowdown",
+        "itl_p99_over_p50",
+        "load_floor",
+        "load_max_over_mean",
+        "load_p99_over_mean",
+        "rank_token_max_over_mean",
+        "recompiles_per_100_steps",
+        "second_ratio",
+        "skew",
+        "step_p95_over_p50",
+    }
+)
+"""Ratios that people read as "times" and not as a percentage."""
+
+
 def value_text(metric: TreeMetric, value: Value) -> str:
     """A value with its unit, as a sentence says it."""
     if isinstance(value, bool):
@@ -536,7 +618,7 @@ def value_text(metric: TreeMetric, value: Value) -> str:
     if isinstance(value, str):
         return value
     if metric.unit == "1":
-        return share_text(value) if metric.most == 1 or "share" in metric.name else f"{value:.3g}"
+        return f"{value:.3g}" if metric.name in _TIMES else share_text(value)
     return f"{value:,.3g} {metric.unit}" if metric.unit not in ("yes/no", "goal", "resource") else f"{value:,.3g}"
 
 

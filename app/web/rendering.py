@@ -49,6 +49,7 @@ AREAS: Final = (
     Area("memory", "Memory", "/memory", "memory"),
     Area("runs", "Runs", "/runs", "runs"),
     Area("compare", "Compare", "/comparisons", "compare"),
+    Area("diagnose", "Diagnose", "/diagnose", "tree"),
     Area("library", "Library", "/library", "book"),
     Area("hardware", "Hardware", "/hardware", "chip"),
     Area("models", "Models", "/models", "layers"),

@@ -32,6 +32,8 @@ FIXED = {
     "technique": "/library/techniques/kv-fp8",
     "generations": "/library/gpu-generations",
     "search": "/search?q=llama",
+    "walk": "/diagnose?scenario=moe&values=load_max_over_mean:2.4&answers=mo1:unknown",
+    "walked": "/diagnose?scenario=decode&lab=hardware%3Dnvidia-h100-sxm%26batch%3D32%26context%3D16384",
     "api": "/api/docs",
     "missing": "/nothing-here",
 }

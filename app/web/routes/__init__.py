@@ -19,6 +19,7 @@ from app.web.routes.api_techniques import router as api_techniques_router
 from app.web.routes.ceilings import router as ceilings_router
 from app.web.routes.comm import router as comm_router
 from app.web.routes.comparisons import router as comparisons_router
+from app.web.routes.diagnose import router as diagnose_router
 from app.web.routes.explore import router as explore_router
 from app.web.routes.fidelity import router as fidelity_router
 from app.web.routes.hardware import router as hardware_router
@@ -50,6 +51,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     run_lint_router,  # before runs_router: /runs/links is no run's id
     ceilings_router,
     runs_router,
+    diagnose_router,
     jobs_router,
     tables_router,
     hardware_router,

@@ -258,4 +258,11 @@ def _share_context(ctx: Context, stored: StoredComparison) -> dict[str, Any]:
     for record in share.list_shares(ctx, stored.id):
         state = "revoked" if record.revoked_at is not None else "open" if record.is_open(now) else "expired"
         links.append((record, state))
-    return {"comparison": stored, "links": links, "expiries": list(EXPIRIES), "new_link": "", "new_share": None}
+    return {
+        "comparison": stored,
+        "share_base": f"/comparisons/{stored.id}",
+        "links": links,
+        "expiries": list(EXPIRIES),
+        "new_link": "",
+        "new_share": None,
+    }

@@ -22,6 +22,7 @@ from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitectu
 from app.domain.levers.registry import LEVERS
 from app.domain.precision import PRECISIONS
 from app.services.context import Context
+from app.services.diagnose import scenario_for
 from app.services.estimate import BoundEstimate, bound_json, ledger_json
 from app.services.references import resolve_model
 from app.services.what_if import (
@@ -161,6 +162,11 @@ def beside_context(ctx: Context, found: WhatIfAnswer) -> dict[str, Any]:
     links = {
         "pin": rendering.query("/explore", **here.query(beside=urlencode(replace(here, beside="").query()) or "-")),
         "unpin": rendering.query("/explore", **replace(here, beside="").query()),
+        "diagnose": rendering.query(
+            "/diagnose",
+            scenario=scenario_for(found.estimate.model, here.phase),
+            lab=urlencode(replace(here, beside="").query()) or urlencode({"model": here.model}),
+        ),
     }
     if not here.beside:
         return {"beside": None, "beside_links": links}

@@ -27,6 +27,7 @@ from app.importers.table import UnmappedTable
 from app.services import runs, tables
 from app.services.ceilings import measured_ceilings
 from app.services.context import Context
+from app.services.diagnose import triage_json
 from app.services.examples import remove_examples
 from app.services.history import place_of
 from app.services.jobs import Job
@@ -514,6 +515,7 @@ def _run_context(
         "not_reported": [_key_words(key) for key in view.not_reported],
         "facts": _facts(view),
         "lab_url": _lab_url(view, main),
+        "triage": triage_json(ctx, view),
         "lengths": _lengths_of(parsed),
         "kv_url": _kv_url(run.id, parsed),
         "needs_links": _needs_links(view),
