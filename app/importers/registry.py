@@ -21,6 +21,7 @@ from app.importers.nsys_stats import NsysStats
 from app.importers.optimum_benchmark import OptimumBenchmark
 from app.importers.reading import DEFAULT_LIMITS, Content, Limits, Progress, clean
 from app.importers.rocprof import Rocprof, RocprofCompute
+from app.importers.serving_console import ServingConsole
 from app.importers.sglang_bench_one_batch import SglangBenchOneBatch
 from app.importers.sglang_bench_serving import SglangBenchServing
 from app.importers.table import TableMapping, UnmappedTable, with_mapping
@@ -63,6 +64,7 @@ IMPORTERS: tuple[Importer, ...] = (
     LlamaBench(),
     MlperfLoadgenSummary(),
     GenaiPerfTable(),
+    ServingConsole(),
     *TRAINING,
     *MICRO,
     TorchProfilerTrace(),

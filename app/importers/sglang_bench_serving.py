@@ -76,11 +76,12 @@ class SglangBenchServing:
         return Sniff(0.0, "no total_output_tokens_retokenized, and no mean_ttft_ms beside mean_e2e_latency_ms")
 
     def parse(self, content: Content) -> ParsedUpload:
-        runs, notes = serving.read_runs(content, looks_like, _run)
+        runs, notes = serving.read_runs(content, looks_like, read)
         return ParsedUpload(self.id, serving.with_series(runs), tuple(notes))
 
 
-def _run(record: Fields) -> ParsedRun:
+def read(record: Fields) -> ParsedRun:
+    """One line as a run."""
     completed = record.metric("requests_completed", "completed", raw_unit="requests")
     failed = serving.failures_in_details(record)
     if failed is not None:

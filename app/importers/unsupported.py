@@ -57,12 +57,6 @@ KNOWN_UNSUPPORTED: tuple[KnownFormat, ...] = (
     ),
     KnownFormat("rocprofv3", "a rocprofv3 report", _has("rocprofiler-sdk-tool")),
     KnownFormat(
-        "serving-console",
-        "the console block of a serving client",
-        text_test=_search(r"=+ Serving Benchmark Result =+"),
-        note="Run the client again with --save-result (vLLM) or --output-file (SGLang) and upload that file.",
-    ),
-    KnownFormat(
         "rocprof-compute-sysinfo",
         "the system description of rocprof-compute, without a measurement",
         text_test=_search(r"\Aworkload_name,command,"),

@@ -16,6 +16,7 @@ from .test_hostile import attempt, slots
 from .test_inferencex import AGGREGATE
 from .test_optimum_benchmark import CONFIG
 from .test_optimum_benchmark import REPORT as OPTIMUM
+from .test_serving_console import SGLANG
 from .test_sglang_bench_one_batch import SERVER
 from .test_trtllm_bench import REPORT as TRTLLM
 from .test_vllm_bench_offline import LATENCY, LATENCY_SIDE, THROUGHPUT
@@ -76,6 +77,7 @@ DOCUMENTS: dict[str, Any] = {
 TEXTS: dict[str, bytes] = {
     "mlperf": data("mlperf-loadgen-summary/1.txt"),
     "table": data("genai-perf-table/1.txt"),
+    "console": SGLANG.encode(),
     "genai csv": GENAI_CSV.encode(),
     "aiperf csv": AIPERF_CSV.encode(),
     "optimum csv": b"\n".join(data("optimum-benchmark/1.csv").split(b"\n")[:3]),

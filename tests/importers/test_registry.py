@@ -37,7 +37,6 @@ def test_detect_chooses_by_content() -> None:
 
 UNSUPPORTED = {
     "a rocprof trace in JSON": '{"traceEvents": [{"ph": "X", "ts": "1", "args": {"BeginNs": "1"}}]}',
-    "the console block of a serving client": "============ Serving Benchmark Result ============\nOK: 3\n",
 }
 
 

@@ -85,6 +85,17 @@ METRIC_OF: Mapping[str, Mapping[str, str]] = {
         "forward.throughput": "samples_per_s",
         "forward.peak_memory": "peak_memory_bytes",
     },
+    "serving-console": {
+        "completed": "requests_completed",
+        "duration": "duration_s",
+        "request_throughput": "requests_per_s",
+        "output_throughput": "output_tokens_per_s",
+        "total_token_throughput": "total_tokens_per_s",
+        "ttft_mean": "ttft_s.mean",
+        "ttft_p99": "ttft_s.p99",
+        "tpot_mean": "tpot_s.mean",
+        "itl_p99": "itl_s.p99",
+    },
     "sglang-bench-one-batch": {
         "prefill_latency": "prefill_time_s",
         "prefill_throughput": "prefill_tokens_per_s",
@@ -111,6 +122,7 @@ OTHERWISE: Mapping[tuple[str, str], Callable[[ParsedUpload, ParsedRun], object]]
     ("guidellm", "benchmarks"): lambda found, _: len(found.runs),
     # Its own time per output token is not TPOT: it is shown apart, in milliseconds.
     ("guidellm", "tpot_mean"): lambda _, run: run.workload.extra["also"][OWN_TPOT] / 1e3,
+    ("serving-console", "records"): lambda found, _: len(found.runs),
     ("optimum-benchmark", "rows"): lambda found, _: len(found.runs),
     ("optimum-benchmark", "experiment"): lambda _, run: run.workload.extra["tags"]["experiment"],
     ("optimum-benchmark", "forward.throughput(samples/s)"): lambda _, run: run.workload.extra["also"][PREFILLED],
