@@ -32,6 +32,7 @@ from app.domain.library import (
     Section,
     TryOut,
 )
+from app.domain.lint_rules import rule_words
 from app.domain.overlap import LEVELS
 from app.domain.technique import MemoryLever
 
@@ -159,7 +160,7 @@ def _section(data: Any, sources: Sources) -> Section:
 
 
 def _entry(data: Any, loc: Loc, sources: Sources) -> Entry:
-    known = ("id", "title", "summary", "points", "techniques", "matches", "memory_lever", "level")
+    known = ("id", "title", "summary", "points", "techniques", "matches", "memory_lever", "level", "rules")
     fields = Fields(data, loc, known)
     return Entry(
         id=_stated(fields, "id", fields.line("id", 60)),
@@ -170,7 +171,16 @@ def _entry(data: Any, loc: Loc, sources: Sources) -> Entry:
         devices=_devices(fields),
         memory_lever=fields.choice("memory_lever", get_args(MemoryLever)),
         level=fields.choice("level", LEVELS),
+        rules=_rules(fields),
     )
+
+
+def _rules(fields: Fields) -> tuple[str, ...]:
+    found = fields.texts("rules", 8)
+    for i, rule in enumerate(found):
+        if not rule_words(rule):
+            raise InvalidInput((*fields.at("rules"), i), f"nothing is done for a rule {rule[:20]!r}")
+    return found
 
 
 def _devices(fields: Fields) -> DeviceMatch | None:

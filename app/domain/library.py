@@ -49,7 +49,7 @@ class Entry:
     """One thing that a reference page describes.
 
     `devices` says which devices of the catalogue belong to it, `memory_lever` and `level` which techniques or which
-    modelled overlap: what the code knows is shown from there, not written twice.
+    modelled overlap, `rules` which rules of the lint: what the code knows is shown from there, not written twice.
     """
 
     id: str
@@ -60,6 +60,7 @@ class Entry:
     devices: DeviceMatch | None = None
     memory_lever: str | None = None
     level: str | None = None
+    rules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from app.catalog.library import load_library
 from app.domain.decision_tree import Leaf, Symptom, TreeMetric, TreeTest
 from app.domain.hardware import HardwareProfile
 from app.domain.library import Checklist, Claim, DeviceMatch, Entry, LibrarySource, Section
+from app.domain.lint_rules import rule_words
 from app.domain.overlap import OVERLAP_EFFICIENCY
 from app.domain.technique import Gain, Technique
 from app.services.catalogue import HardwareEntry, words_match
@@ -38,13 +39,14 @@ SEE_ALSO: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class EntrySheet:
-    """An entry with what the code knows of it: devices, techniques in full, published gains, modelled overlap."""
+    """An entry with what the code knows of it: devices, techniques in full, gains, modelled overlap, checks of runs."""
 
     entry: Entry
     techniques: tuple[Technique, ...]
     devices: tuple[HardwareLine, ...]
     gains: tuple[Gain, ...]
     overlap: float | None
+    rules: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ def _entry_sheet(ctx: Context, entry: Entry) -> EntrySheet:
         devices=() if entry.devices is None else _devices(ctx, entry.devices),
         gains=() if own is None else own.gains,
         overlap=None if entry.level is None else OVERLAP_EFFICIENCY[entry.level],
+        rules=tuple(words for rule in entry.rules for words in rule_words(rule)),
     )
 
 
@@ -259,6 +262,7 @@ def section_json(ctx: Context, section: Section) -> dict[str, Any]:
                 "techniques": [technique.id for technique in item.techniques],
                 "hardware": [line.entry.id for line in item.devices],
                 "hidden_share": item.overlap,
+                "rules": list(item.entry.rules),
             }
             for item in sheet.entries
         ],

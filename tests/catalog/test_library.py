@@ -61,6 +61,7 @@ def test_pages_are_complete() -> None:
     assert levers == ["dematerialize", "compress", "pack", "recompute", "shard", "allocator"]
     assert [entry.level for entry in library.sections["overlap-levels"].entries] == list(LEVELS)
     assert len(library.sections["benchmark-mistakes"].entries) == 10
+    assert all(entry.rules for entry in library.sections["benchmark-mistakes"].entries)
     assert {found.scenario for found in library.checklists.values() if found.kind == "priorities"} == set(
         catalog.trees.scenarios
     )
@@ -121,6 +122,7 @@ GPU, LIST = "sections/gpu-generations.json", "checklists/decode.json"
         (GPU, ("entries", 0, "matches", "architectures"), ["Pascal"], "no device of the catalogue"),
         (GPU, ("entries", 1, "id"), "volta", "listed twice"),
         (GPU, ("id",), "gpus", "does not match the file name"),
+        ("sections/benchmark-mistakes.json", ("entries", 0, "rules"), ["BL-99"], "nothing is done for a rule"),
         (LIST, ("scenario",), "coding", "use decode, dense_train"),
         (LIST, ("groups", 0, "items", 0, "why"), None, "is missing"),
         (LIST, ("groups", 0, "items", 1, "id"), "kv-bytes", "listed twice"),
