@@ -164,6 +164,7 @@ FROZEN_FIELDS: tuple[FrozenField, ...] = (
     FrozenField("devices", "devices", "BC-07"),
     FrozenField("nodes", "nodes", "BC-07"),
     FrozenField("clocks", "clocks", "BC-07"),
+    FrozenField("timed_region", "timed region", "BC-02"),
     FrozenField("parallel", "parallel layout", "BC-07"),
     FrozenField("launch_mode", "launch mode", "BC-03"),
     FrozenField("tokens_basis", "tokens counted", "BC-11"),
@@ -192,7 +193,12 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One side of a comparison. `frozen` maps keys of FROZEN_FIELDS to what the item states; absent means unknown."""
+    """One side of a comparison. `frozen` maps keys of FROZEN_FIELDS to what the item states; absent means unknown.
+
+    `spread` is the standard deviation over the mean of a metric's repetitions, by metric name (no entry: not repeated,
+    or requests that differ among themselves, whose spread is no noise). `contradictions` names the errors that the lint
+    found in a run, `changed_share` the share of the step that the booked change touches.
+    """
 
     label: str
     kind: Literal["run", "estimate"]
@@ -200,6 +206,9 @@ class Item:
     frozen: Mapping[str, Any] = field(default_factory=dict)
     book_as: Book | None = None
     has_quality: bool = False
+    spread: Mapping[str, float] = field(default_factory=dict)
+    contradictions: tuple[str, ...] = ()
+    changed_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +323,7 @@ def compare(items: Sequence[Item], baseline: int = 0, metric: str | None = None)
         headline=headline,
         sentence=_sentence(row, items, baseline),
         differences=differences,
-        findings=tuple(_findings(items, baseline, differences, rows)),
+        findings=tuple(_findings(items, baseline, differences, rows, row)),
         ledger=_ledger(row, items, baseline),
     )
 
@@ -655,9 +664,16 @@ def _changed(item: Item, other: Item) -> tuple[str, ...]:
 
 
 def _findings(
-    items: Sequence[Item], baseline: int, differences: Sequence[Difference], rows: Sequence[Row]
+    items: Sequence[Item],
+    baseline: int,
+    differences: Sequence[Difference],
+    rows: Sequence[Row],
+    headline: Row | None,
 ) -> list[Finding]:
-    """What a reader must know before believing a ratio: the rules BC-01 to BC-11 of the benchmark lint."""
+    """What a reader must know before believing a ratio: the rules BC-01 to BC-12 of the benchmark lint.
+
+    BC-13 needs no check: published gains of techniques are never multiplied here, since every estimate computes anew.
+    """
     base = items[baseline]
     others = [item for number, item in enumerate(items) if number != baseline]
     found: list[Finding] = []
@@ -698,6 +714,12 @@ def _findings(
         "warning",
         "Different models booked as algorithmic, without a quality figure on both sides.",
         [hit for hit in models if hit[0].book_as == "algorithmic" and not (hit[0].has_quality and base.has_quality)],
+    )
+    add(
+        "BC-02",
+        "error",
+        "Not the same timed region: one side was given prepared inputs, or counts their conversion.",
+        against("BC-02"),
     )
     add(
         "BC-03",
@@ -759,6 +781,7 @@ def _findings(
                 ("values",),
             )
         )
+    found += _doubts(items, baseline, headline)
     unstated = _unstated(items)
     if unstated:
         found.append(
@@ -773,6 +796,144 @@ def _findings(
         )
     order = {"error": 0, "warning": 1, "info": 2}
     return sorted(found, key=lambda finding: order[finding.severity])
+
+
+_CHANGES: Mapping[str, tuple[str, ...]] = {
+    "precision": ("dtypes.weights", "dtypes.activations", "dtypes.kv", "dtypes.gradients", "dtypes.optimizer"),
+    "launch mode": ("launch_mode",),
+    "layout": ("parallel", "devices", "nodes"),
+    "software": ("engine", "software"),
+    "recompute": ("recompute",),
+    "optimizer": ("optimizer",),
+    "diffusion settings": ("steps", "guidance", "cache"),
+}
+"""Fields that change together when one thing is changed."""
+
+
+def _changes(item: Item, base: Item) -> set[str]:
+    return {name for name, keys in _CHANGES.items() if any(_disagree(item, base, key) for key in keys)}
+
+
+def _doubts(items: Sequence[Item], baseline: int, headline: Row | None) -> list[Finding]:
+    """What makes the headline ratio hard to believe or to attribute: contradictions, noise, several changes at once."""
+    base = items[baseline]
+    runs = [item for item in items if item.kind == "run"]
+    others = [(number, item) for number, item in enumerate(items) if number != baseline and item.kind == base.kind]
+    found: list[Finding] = []
+    broken = [item for item in runs if item.contradictions]
+    if broken:
+        said = "; ".join(f"{_quoted(item.label)}: {', '.join(item.contradictions)}" for item in broken[:4])
+        found.append(
+            Finding(
+                "run-contradicts-itself",
+                "error",
+                f"Runs hold contradictions and are not to be ranked before they are explained: {said}.",
+                tuple(dict.fromkeys(check for item in broken for check in item.contradictions)),
+            )
+        )
+    several = [
+        (item, sorted(changed))
+        for _, item in others
+        if base.kind == "run"
+        and len(changed := _changes(item, base)) > 1
+        # an ablation is a run beside it that changes just one of these things
+        and not any(len(one := _changes(other, base)) == 1 and one <= changed for _, other in others)
+    ]
+    if several:
+        said = "; ".join(f"{_quoted(item.label)} changes {', '.join(changed)}" for item, changed in several[:4])
+        found.append(
+            Finding(
+                "BC-08",
+                "warning",
+                f"Several changes at once, and no run that changes one alone: the gain cannot be attributed. {said}.",
+                tuple(dict.fromkeys(name for _, changed in several for name in changed)),
+            )
+        )
+    found += _noise(items, baseline, headline, [number for number, _ in others])
+    kernels = [item for _, item in others if item.book_as == "kernel" and item.frozen.get("mode") == "kernel"]
+    if kernels and all(item.frozen.get("mode") == "kernel" for item in runs):
+        found.append(
+            Finding(
+                "BC-10",
+                "warning",
+                "A kernel's gain without an end-to-end run on both sides: copies, breaks or contention can undo it.",
+                ("mode",),
+            )
+        )
+    found += _above_share(base, headline, others)
+    return found
+
+
+def _noise(items: Sequence[Item], baseline: int, headline: Row | None, others: Sequence[int]) -> list[Finding]:
+    base = items[baseline]
+    if headline is None or base.kind != "run" or base.frozen.get("mode") == "serve":
+        return []
+    within, unrepeated = [], []
+    for number in others:
+        cell = headline.cells[number]
+        if cell is None or cell.ratio is None or cell.verdict not in ("better", "worse"):
+            continue
+        spreads = [_spread(item, headline.name) for item in (items[number], base)]
+        if any(spread is None for spread in spreads):
+            unrepeated.append(items[number])
+            continue
+        pooled = math.sqrt(sum(spread * spread for spread in spreads if spread is not None) / 2)
+        if abs(cell.ratio - 1) < 2 * pooled:
+            within.append((items[number], pooled))
+    found = []
+    if within:
+        said = "; ".join(f"{_quoted(item.label)} (runs vary by {_percent(pooled)})" for item, pooled in within[:4])
+        found.append(
+            Finding(
+                "BC-09",
+                "warning",
+                f"The difference in {headline.label} is within noise, less than twice the spread: {said}.",
+                (headline.key,),
+            )
+        )
+    if unrepeated:
+        found.append(
+            Finding(
+                "repetitions-missing",
+                "info",
+                f"Whether the difference in {headline.label} is noise is not known: not both sides report repetitions "
+                f"of it ({', '.join(_quoted(item.label) for item in unrepeated[:4])}).",
+                (headline.key,),
+            )
+        )
+    return found
+
+
+def _spread(item: Item, name: str) -> float | None:
+    """Relative spread of a metric; a rate spreads as the time that it was made from."""
+    if name in item.spread:
+        return item.spread[name]
+    return max(item.spread.values()) if item.spread else None
+
+
+def _above_share(base: Item, headline: Row | None, others: Sequence[tuple[int, Item]]) -> list[Finding]:
+    """F-1.4: replacing a share f of a step gains at most 1 / (1 - f)."""
+    found: list[Finding] = []
+    if headline is None or headline.direction is None:
+        return found
+    for number, item in others:
+        share = item.changed_share if item.changed_share is not None else base.changed_share
+        cell = headline.cells[number]
+        if share is None or not 0 < share < 1 or cell is None or not cell.ratio or item.book_as is None:
+            continue
+        gain = cell.ratio if headline.direction == "higher" else 1 / cell.ratio
+        ceiling = 1 / (1 - share)
+        if gain > ceiling * (1 + 1e-9):
+            found.append(
+                Finding(
+                    "BC-12",
+                    "info",
+                    f"{_quoted(item.label)} gains {times(gain)}, but the changed part is {_percent(share)} of the step "
+                    f"and allows {times(ceiling)} at most: something else changed too.",
+                    (headline.key, "changed_share"),
+                )
+            )
+    return found
 
 
 def _without_mode(item: Item, base: Item, fields: list[str]) -> list[str]:
@@ -795,8 +956,10 @@ def _named(hits: Sequence[tuple[Item, list[str]]], base: Item) -> str:
 
 def _unstated(items: Sequence[Item]) -> tuple[str, ...]:
     """Main facts that some item does not state. A field that nobody states is not the comparison's affair."""
-    watched = ("model", "hardware", "concurrency", "dtypes.weights", "launch_mode")
     runs = [item for item in items if item.kind == "run"]
+    watched: tuple[str, ...] = ("model", "hardware", "concurrency", "dtypes.weights", "launch_mode")
+    if any(item.frozen.get("mode") == "kernel" for item in runs):
+        watched = (*watched, "clocks", "timed_region")
     if len(items) < 2 or not runs:
         return ()
     return tuple(

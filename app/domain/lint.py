@@ -121,13 +121,18 @@ def disordered(metrics: Iterable[Metric]) -> Said | None:
     )
 
 
-def _rates(s: Subject) -> Said | None:
-    duration = s.metric("duration_s", None)
-    if duration is None or duration <= 0 or s.mode != "serve":
+def rate_mismatch(metrics: Iterable[Metric]) -> Said | None:
+    """A rate that, times the duration, is not the count: more than 2 % apart."""
+    known: dict[str, float] = {}
+    for metric in metrics:
+        if metric.stat is None:
+            known.setdefault(metric.name, metric.value)
+    duration = known.get("duration_s")
+    if duration is None or duration <= 0:
         return None
-    inputs, outputs = s.metric("input_tokens", None), s.metric("output_tokens", None)
+    inputs, outputs = known.get("input_tokens"), known.get("output_tokens")
     counts = {
-        "requests_per_s": s.metric("requests_completed", None),
+        "requests_per_s": known.get("requests_completed"),
         "output_tokens_per_s": outputs,
         "input_tokens_per_s": inputs,
         "total_tokens_per_s": None if inputs is None or outputs is None else inputs + outputs,
@@ -135,7 +140,7 @@ def _rates(s: Subject) -> Said | None:
     wrong: list[str] = []
     said: list[str] = []
     for name, count in counts.items():
-        rate = s.metric(name, None)
+        rate = known.get(name)
         if rate is None or count is None or count <= 0:
             continue
         if abs(rate * duration - count) > RATE_TOLERANCE * count:
@@ -146,8 +151,12 @@ def _rates(s: Subject) -> Said | None:
     return (
         f"Rate, duration and count contradict each other: {'; '.join(said)}. Likely reasons: another unit, a warm-up "
         "that only one of them includes, or failed requests that only one of them counts.",
-        (*wrong, "duration_s"),
+        tuple(wrong),
     )
+
+
+def _rates(s: Subject) -> Said | None:
+    return rate_mismatch(s.run.metrics)
 
 
 def _parts_of_a_request(s: Subject) -> Said | None:
@@ -363,7 +372,7 @@ def _few_observations(s: Subject) -> Said | None:
 
 
 def _few_repetitions(s: Subject) -> Said | None:
-    if s.mode not in ("decode", "prefill", "kernel"):
+    if s.mode not in ("decode", "prefill", "kernel") or s.run.kernels:  # a profile is taken once
         return None
     count = lint_facts.repetitions(s)
     if count is None or count >= 3:

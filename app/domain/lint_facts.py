@@ -54,6 +54,11 @@ _SERVED = ("serve", "decode", "prefill", "latency")
 _STEPS = (*_SERVED, "train", "diffusion")
 
 
+def _timed_kernel(s: Subject) -> bool:
+    """A micro-benchmark of a kernel: no collective, and no profile (a profiler says itself how it measures)."""
+    return s.mode == "kernel" and not s.run.kernels and not s.reports("bus_bandwidth_bytes_per_s")
+
+
 def _no_precision(s: Subject) -> bool:
     w = s.run.workload
     named = s.told("quantization", "dtype", "quant_scheme")
@@ -108,15 +113,21 @@ FACTS: tuple[Fact, ...] = (
         and s.told("flop_basis", "flops_basis") is None,
         hint="useful or executed",
     ),
-    Fact("clocks", "clocks and power limit", REPEAT, "BL-37", _in(("kernel",), _untold("clocks", "clock"))),
+    Fact(
+        "clocks", "clocks and power limit", REPEAT, "BL-37",
+        lambda s: s.mode == "kernel" and not s.run.kernels and s.told("clocks", "clock") is None,
+    ),
     Fact(
         "timed_region", "whether layout conversion and quantisation are timed", COMPARE, "BL-04",
-        _in(("kernel",), _untold("timed_region", "includes_layout_conversion")),
+        lambda s: _timed_kernel(s) and s.told("timed_region", "includes_layout_conversion") is None,
     ),
-    Fact("cache_flush", "whether the cache was flushed", COMPARE, "BL-38", _in(("kernel",), _untold("cache_flush"))),
+    Fact(
+        "cache_flush", "whether the cache was flushed", COMPARE, "BL-38",
+        lambda s: _timed_kernel(s) and s.told("cache_flush") is None,
+    ),
     Fact(
         "correctness", "which edge cases were checked", QUALITY, "BL-16",
-        _in(("kernel",), _untold("correctness", "correctness_cases")),
+        lambda s: _timed_kernel(s) and s.told("correctness", "correctness_cases") is None,
     ),
     *(
         Fact(key, label, COMPARE, "BL-14", _in(("diffusion",), _untold(*names)))

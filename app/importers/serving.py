@@ -9,12 +9,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.domain.lint import LATENCIES, disordered, negative_times, rate_mismatch
 from app.domain.run import Finding, Metric, ParsedRun
 from app.importers.base import UnreadableUpload
 from app.importers.fields import Fields, as_float, listed
@@ -252,80 +253,18 @@ def failures_in_details(record: Fields) -> float | None:
 
 # --- plausibility --------------------------------------------------------------------------------------------------
 
-_LATENCIES = (
-    "ttft_s",
-    "tpot_s",
-    "itl_s",
-    "e2e_latency_s",
-    "latency_s",
-    "step_time_s",
-    "prefill_time_s",
-    "decode_time_s",
-)
-_RISING = ("min", "p50", "p75", "p90", "p95", "p99", "p999", "max")
-_ROUNDING = 1 + 1e-9
-
 
 def check_latencies(metrics: Iterable[Metric]) -> list[Finding]:
     """Contradictions between the statistics of one metric: negative times, percentiles that fall, min above mean."""
-    by_key = {(m.name, m.stat): m.value for m in metrics}
-    names = [n for n in _LATENCIES if any(key[0] == n for key in by_key)]
-    negative = tuple(f"{n}.{s}" if s else n for (n, s), v in by_key.items() if n in names and v < 0)
-    falling: list[str] = []
-    for name in names:
-        told = [(s, by_key[name, s]) for s in _RISING if (name, s) in by_key]
-        falling += [
-            f"{name}.{later}" for (_, low), (later, high) in pairwise(told) if low > high * _ROUNDING and high >= 0
-        ]
-        mean, least, most = (by_key.get((name, s)) for s in ("mean", "min", "max"))
-        if mean is not None and least is not None and least > mean * _ROUNDING:
-            falling.append(f"{name}.min")
-        if mean is not None and most is not None and mean > most * _ROUNDING:
-            falling.append(f"{name}.max")
-    out: list[Finding] = []
-    if negative:
-        out.append(Finding("negative-latency", "error", f"A time cannot be negative: {listed(negative)}.", negative))
-    if falling:
-        fields = tuple(dict.fromkeys(falling))
-        out.append(
-            Finding(
-                "percentiles-disordered",
-                "error",
-                f"Statistics contradict each other (they must rise from min over the percentiles to max, "
-                f"with the mean between): {listed(fields)}.",
-                fields,
-            )
-        )
-    return out
+    told = [metric for metric in metrics if metric.name in LATENCIES]
+    found = (("negative-latency", negative_times(told)), ("percentiles-disordered", disordered(told)))
+    return [Finding(check, "error", said[0], said[1]) for check, said in found if said is not None]
 
 
-def check_rates(record: Fields, *, tolerance: float = 0.02) -> list[Finding]:
+def check_rates(record: Fields) -> list[Finding]:
     """Rates times duration against the counts: more than 2 % apart means the numbers are not of one run."""
-    duration = record.value("duration_s")
-    if duration is None or duration <= 0:
-        return []
-    wrong: list[str] = []
-    said: list[str] = []
-    counted = {
-        "requests_per_s": record.value("requests_completed"),
-        "output_tokens_per_s": record.value("output_tokens"),
-        "input_tokens_per_s": record.value("input_tokens"),
-        "total_tokens_per_s": _sum(record.value("input_tokens"), record.value("output_tokens")),
-    }
-    for name, count in counted.items():
-        rate = record.value(name)
-        if rate is None or count is None or count == 0:
-            continue
-        if abs(rate * duration - count) > tolerance * count:
-            wrong.append(name)
-            said.append(f"{name} x duration_s is {rate * duration:.6g}, but {count:.6g} were counted")
-    if not wrong:
-        return []
-    return [Finding("rate-mismatch", "warning", "; ".join(said) + ".", tuple(wrong))]
-
-
-def _sum(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a + b
+    said = rate_mismatch(record.metrics)
+    return [] if said is None else [Finding("rate-mismatch", "error", said[0], said[1])]
 
 
 def check_samples(metrics: Iterable[Metric]) -> list[Finding]:

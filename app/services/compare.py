@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -20,6 +22,7 @@ from app.domain.collectives import bus_bandwidth
 from app.domain.comparison import BOOKS, Comparison, Item, Value, compare, estimate_values
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
 from app.domain.hardware import HardwareProfile
+from app.domain.lint_subject import Subject
 from app.domain.model import ModelSpec
 from app.domain.run import Finding
 from app.domain.workload import Workload
@@ -311,7 +314,17 @@ def _unique(labels: Sequence[str]) -> list[str]:
 
 def _side(one: _Gathered, label: str, reported: set[str]) -> Item:
     if one.run is not None:
-        return Item(label, "run", _run_values(one.run), run_frozen(one.run), one.book_as, _has_quality(one.run))
+        return Item(
+            label,
+            "run",
+            _run_values(one.run),
+            run_frozen(one.run),
+            one.book_as,
+            _has_quality(one.run),
+            _run_spread(one.run),
+            tuple(dict.fromkeys(f.check for f in one.run.findings if f.severity == "error")),
+            one.run.run.parsed.evidence.get("changed_share"),
+        )
     if one.op is not None and one.op_request is not None:
         asked = one.op_request
         stated = {"hardware": one.op.hardware.name, "operation": operation_words(asked), "ceilings": asked.ceilings}
@@ -345,9 +358,23 @@ def _run_values(view: RunView) -> dict[str, Value]:
 
 
 def _has_quality(view: RunView) -> bool:
+    return Subject(view.run.parsed, stated=view.stated, facts=view.run.facts).has_quality
+
+
+def _run_spread(view: RunView) -> dict[str, float]:
+    """Standard deviation over mean of what a run repeated. Of a serving run none: its requests differ anyway."""
     parsed = view.run.parsed
-    names = {m.name for m in parsed.metrics} | set(parsed.evidence) | set(parsed.workload.extra)
-    return any(name == "loss" or "quality" in name or "accuracy" in name for name in names)
+    if parsed.workload.mode == "serve":
+        return {}
+    found: dict[str, float] = {}
+    for name in dict.fromkeys(metric.name for metric in parsed.metrics):
+        samples = [value for value in parsed.samples.get(name, ()) if math.isfinite(value)]
+        mean, spread = parsed.value(name, "mean", None), parsed.value(name, "std")
+        if len(samples) >= 2 and (middle := statistics.fmean(samples)):
+            found[name] = statistics.stdev(samples) / abs(middle)
+        elif mean and spread:
+            found[name] = abs(spread / mean)
+    return found
 
 
 _DIFFUSION = {"steps": ("steps", "diffusion_steps"), "guidance": ("guidance", "guidance_scale", "cfg_scale")}
@@ -356,6 +383,7 @@ _EXTRA = {
     "cache": ("step_cache", "cache_settings"),
     "resolution": ("resolution",),
     "clocks": ("clocks",),
+    "timed_region": ("timed_region", "includes_layout_conversion"),
     "tokens_basis": ("tokens_basis",),
     "padding_fraction": ("padding_fraction",),
     "seq_len": ("seq_len",),
@@ -388,7 +416,9 @@ def run_frozen(view: RunView) -> dict[str, Any]:
         # what a decode step reads on average: the prompt and half of the answer
         found["context_len"] = told.input_len + told.output_len / 2
     for name, keys in _EXTRA.items():
-        value = next((told.extra[key] for key in keys if isinstance(told.extra.get(key), (str, int, float))), None)
+        places = (view.run.facts, told.extra)
+        said = (place[key] for place in places for key in keys if isinstance(place.get(key), (str, int, float)))
+        value = next(said, None)
         if found.get(name) is None:
             found[name] = value
     for name, precision in {**told.dtypes, **dict(stated.get("dtypes") or {})}.items():
