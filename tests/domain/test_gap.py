@@ -53,14 +53,15 @@ def test_terms_add_up_to_the_gap_exactly_whatever_is_stated():
 
 
 def test_stated_shares_of_the_step_become_times_and_idle_holds_only_what_they_leave():
-    row = row_of(decode(0.4, data_wait_share=0.1, launch_share=0.2, gpu_idle_share=0.35))
+    row = row_of(decode(0.4, data_wait_share=0.1, launch_share=0.2, gpu_idle_share=0.35, copy_share=0.05))
     found = terms(row)
     assert found["data_wait"] == pytest.approx(0.04)
     assert found["launch"] == pytest.approx(0.08)
     assert found["host_idle"] == pytest.approx(0.14 - 0.12)
+    assert found["copies"] == pytest.approx(0.02)
     # serial bound less bound is compute beside HBM: a sliver, and the rest has no name
     overlap = row.serial_bound - row.bound
-    assert found["unexplained"] == pytest.approx(0.4 - BOUND - 0.14 - overlap)
+    assert found["unexplained"] == pytest.approx(0.4 - BOUND - 0.16 - overlap)
 
 
 def test_what_is_stated_is_cut_at_the_gap_and_says_so():
