@@ -13,6 +13,7 @@ import numpy as np
 
 from app.domain.errors import InvalidInput
 from app.domain.model import Attention, CompressedAttention, LatentAttention, ModelSpec, MoeMlp
+from app.domain.overlap import dualpipe_objection
 from app.domain.units import Grid
 from app.domain.workload import Workload
 
@@ -30,7 +31,8 @@ class Layout:
     """A checked layout. `tp` may be an array (a sweep); the other degrees are whole numbers.
 
     `ep` and `etp` divide the experts of one stage; `expert_replicas` copies of each expert remain.
-    `folded` says that experts follow tensor parallelism because neither `ep` nor `etp` was given.
+    `folded` says that experts follow tensor parallelism because neither `ep` nor `etp` was given. `stage_copies` is how
+    many devices of a pipeline hold each stage.
     """
 
     tp: Grid
@@ -42,6 +44,7 @@ class Layout:
     expert_replicas: Grid
     ranks_per_node: int
     folded: bool
+    stage_copies: int = 1
 
     @property
     def stage_ranks(self) -> Grid:
@@ -62,8 +65,9 @@ class Layout:
 
     @property
     def data_group(self) -> Group:
-        """Ranks that hold the same dense parameters: context parallelism replicates them too."""
-        return self._group(float(self.dp * self.cp), self.tp)
+        """Ranks that hold the same dense parameters: context parallelism replicates them too, and so does a pipeline
+        that runs from both ends."""
+        return self._replicas(float(self.dp * self.cp), self.tp)
 
     def expert_tokens(self, replica_tokens: Grid) -> Grid:
         """Tokens that meet one copy of the experts, of all ranks that share it."""
@@ -79,13 +83,24 @@ class Layout:
 
     @property
     def expert_data_group(self) -> Group:
-        return self._group(self.expert_replicas, self.etp * self.ep)
+        return self._replicas(self.expert_replicas, self.etp * self.ep)
 
     @property
     def stage_crosses_nodes(self) -> Grid:
         """Whether the next pipeline stage lies in another node (1.0) or in the same one (0.0)."""
         far = np.asarray(self.stage_ranks, dtype=np.float64) * 2 > self.ranks_per_node
         return far.astype(np.float64) if np.ndim(far) else float(far)
+
+    def _replicas(self, of_stage: Grid, stride: Grid) -> Group:
+        """Ranks with the same parameters: those of a stage, and those that hold the stage at the pipeline's other end,
+        which share a node with the first ones only where the whole pipeline does."""
+        group = self._group(of_stage, stride)
+        if self.stage_copies == 1:
+            return group
+        size = of_stage * self.stage_copies
+        together = np.asarray(self.devices, dtype=np.float64) <= self.ranks_per_node
+        local = np.where(together, size, group.local)
+        return Group(size, local if np.ndim(local) else float(local))
 
     def _group(self, size: Grid, stride: Grid) -> Group:
         if isinstance(size, (float, int)) and isinstance(stride, (float, int)):
@@ -105,6 +120,8 @@ def layout_of(model: ModelSpec, workload: Workload, ranks_per_node: int, tp: Gri
         raise _wrong("virtual_stages", "interleaving needs pipeline parallelism: set pp above 1 or virtual_stages to 1")
     if p.virtual_stages * p.pp > max(model.num_layers, 1):
         raise _wrong("virtual_stages", f"{p.pp} x {p.virtual_stages} chunks for {model.num_layers} layers are too many")
+    if p.schedule == "dualpipe":
+        _check_both_ways(workload)
     if p.zero_stage not in (0, 1, 2, 3):
         raise _wrong("zero_stage", "must be 0, 1, 2 or 3")
     if workload.phase != "train" and p.zero_stage:
@@ -141,6 +158,7 @@ def layout_of(model: ModelSpec, workload: Workload, ranks_per_node: int, tp: Gri
         expert_replicas=replicas,
         ranks_per_node=_node_size(workload, ranks_per_node),
         folded=folded,
+        stage_copies=p.stage_copies,
     )
 
 
@@ -166,6 +184,20 @@ def _check_kind(model: ModelSpec, workload: Workload) -> None:
         raise _wrong("cp", "context parallelism of compressed attention cannot be estimated: use 1")
     if p.cp > 1 and any(True for _ in model.state_groups()):
         raise _wrong("cp", "context parallelism of layers with a recurrent state cannot be estimated: use 1")
+
+
+def _check_both_ways(workload: Workload) -> None:
+    """What DualPipe needs, each at its own place."""
+    p = workload.parallel
+    if workload.phase != "train":
+        raise _wrong("schedule", "DualPipe runs forward passes beside backward ones, which only training has: use 1f1b")
+    if p.pp == 1:
+        raise _wrong("schedule", "DualPipe needs pipeline parallelism: set pp to an even number, or use 1f1b")
+    if p.virtual_stages > 1:
+        raise _wrong("virtual_stages", "DualPipe has no chunks: use 1, or the schedule 1f1b to interleave")
+    objection = dualpipe_objection(p.pp, p.micro_batches)
+    if objection is not None:
+        raise _wrong("pp" if objection[0] == "stages" else objection[0], objection[1])
 
 
 def _node_size(workload: Workload, ranks_per_node: int) -> int:

@@ -105,7 +105,8 @@ class StageParameters:
 
     def sharded(self, layout: Layout) -> Grid:
         """Parameters of one device when each is kept by one of its replicas only (ZeRO)."""
-        return self.dense / (layout.dp * layout.cp) + self.experts / layout.expert_replicas
+        replicas = self.dense / (layout.dp * layout.cp) + self.experts / layout.expert_replicas
+        return replicas / layout.stage_copies
 
 
 Stage: TypeAlias = int | Literal["heaviest"]
@@ -204,8 +205,16 @@ def largest_unit(model: ModelSpec, layout: Layout) -> float:
 def running_parameters(
     model: ModelSpec, workload: Workload, layout: Layout, stage: Stage = "heaviest"
 ) -> StageParameters:
-    """Parameters of a device with those of the tower and the prediction modules that the workload asks for."""
-    own = stage_parameters(model, layout, stage)
+    """Parameters of a device with those of the tower and the prediction modules that the workload asks for.
+
+    In a pipeline that runs from both ends a device also holds the stage at its other end.
+    """
+    if layout.stage_copies > 1:
+        near = 0 if stage == "heaviest" else stage
+        ends = [stage_parameters(model, layout, held) for held in (near, layout.pp - 1 - near)]
+        own = StageParameters(ends[0].dense + ends[1].dense, ends[0].experts + ends[1].experts)
+    else:
+        own = stage_parameters(model, layout, stage)
     dense: Grid = own.dense
     experts: Grid = own.experts * _with_replicas(model, workload.dispatch.replicas)
     if model.tower is not None and visual_tokens(model, workload):
@@ -412,11 +421,13 @@ def micro_batches_in_flight(workload: Workload, stage: int = 0) -> float:
 
     GPipe runs all forward passes first, on every stage; 1F1B and zero bubble hold one for the stage itself and for each
     one after it; interleaved in v chunks, a stage runs ((v-1) p + 2 (p-1-stage) + 1) of them before its first backward
-    pass. Never more than there are.
+    pass. Never more than there are. DualPipe holds p + 1 on every device, over both directions.
     """
     p = workload.parallel
     if p.pp == 1:
         return 1.0
+    if p.schedule == "dualpipe":
+        return float(min(p.pp + 1, p.micro_batches))
     if p.schedule == "gpipe":
         return float(p.micro_batches)
     later = p.pp - 1 - stage
@@ -428,7 +439,8 @@ def _objects(model: ModelSpec, workload: Workload, layout: Layout, stage: int) -
     p, dtypes = workload.parallel, workload.dtypes
     parameters = running_parameters(model, workload, layout, stage)
     whole, sharded = float(parameters.total), float(parameters.sharded(layout))
-    share = _layer_share(model, layout, stage)
+    stages = (stage, layout.pp - 1 - stage) if layout.stage_copies > 1 else (stage,)
+    share = sum(_layer_share(model, layout, held) for held in stages) / len(stages)
     objects = dict.fromkeys(OBJECTS, 0.0)
     held = sharded if p.zero_stage >= 3 else whole
     if workload.offload.parameters:
@@ -439,7 +451,7 @@ def _objects(model: ModelSpec, workload: Workload, layout: Layout, stage: int) -
     if model.denoiser is not None:
         tokens = float(workload.batch * latent_tokens(model, workload))
     a = dtypes.bytes_of("activations")
-    has_head = model.generates and stage == layout.pp - 1
+    has_head = model.generates and layout.pp - 1 in stages
     if workload.phase == "train":
         objects["gradients"] = (sharded if p.zero_stage >= 2 else whole) * dtypes.bytes_of("gradients")
         state = optimizer_bytes_per_parameter(workload.optimizer, dtypes).state

@@ -280,13 +280,9 @@ def pipeline_timeline(
 def _check_pipeline(schedule: str, stages: int, micro_batches: int, chunks: int) -> None:
     if schedule not in SCHEDULES:
         raise InvalidInput(("schedule",), f"unknown schedule {schedule!r}: use one of {', '.join(SCHEDULES)}")
-    if schedule == "dualpipe" and stages % 2:
-        raise InvalidInput(("stages",), f"{stages} stages: DualPipe runs from both ends, so their number must be even")
-    if schedule == "dualpipe" and (micro_batches % 2 or micro_batches < 2 * stages):
-        raise InvalidInput(
-            ("micro_batches",),
-            f"{micro_batches} micro-batches: DualPipe takes an even number, at least twice the {stages} stages",
-        )
+    objection = dualpipe_objection(stages, micro_batches) if schedule == "dualpipe" else None
+    if objection is not None:
+        raise InvalidInput((objection[0],), objection[1])
     if schedule == "interleaved" and micro_batches % stages:
         raise InvalidInput(
             ("micro_batches",), f"{micro_batches} micro-batches: an interleaved pipeline takes a multiple of {stages}"
@@ -470,6 +466,18 @@ def _most_held(order: Sequence[_Pass]) -> int:
             held += {"F": 1, "B": -1, "b": 0, "W": -1}[what]
             most = max(most, held)
     return most
+
+
+def dualpipe_objection(stages: int, micro_batches: int) -> tuple[Literal["stages", "micro_batches"], str] | None:
+    """Which of the two numbers DualPipe cannot run with, and why; the conditions are its published schedule's own."""
+    if stages % 2:
+        return "stages", f"{stages} stages: DualPipe runs from both ends, so their number must be even"
+    if micro_batches % 2 or micro_batches < 2 * stages:
+        return (
+            "micro_batches",
+            f"{micro_batches} micro-batches: DualPipe takes an even number, at least twice the {stages} stages",
+        )
+    return None
 
 
 def dualpipe_bubble(stages: int, forward: Seconds, backward: Seconds, gradient: Seconds) -> Seconds:

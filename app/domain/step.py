@@ -48,6 +48,7 @@ from app.domain.model import (
     SelfAndCrossAttention,
     SharedBlockThenMixer,
 )
+from app.domain.overlap import dualpipe_bubble
 from app.domain.units import Grid
 from app.domain.workload import MAX_TOKENS, Workload
 
@@ -136,12 +137,15 @@ def bubble_share(workload: Workload) -> float:
     """Time a stage waits over the time it works on micro-batches (F-8).
 
     Training: (p-1)/m for GPipe and 1F1B, divided by the chunks where interleaved; a third of it for the zero-bubble
-    schedule, which fills with weight gradients. Inference: stages wait only where there are fewer micro-batches than
-    stages, since one step follows the other.
+    schedule, which fills with weight gradients; DualPipe's own form, with a backward pass of two forward passes, half
+    of it for weight gradients. Inference: stages wait only where there are fewer micro-batches than stages, since one
+    step follows the other.
     """
     p = workload.parallel
     if workload.phase != "train":
         return max(p.pp - p.micro_batches, 0) / p.micro_batches
+    if p.stage_copies > 1:
+        return dualpipe_bubble(p.pp, 1.0, 2.0, 1.0) / (3.0 * p.micro_batches)
     schedule = 3.0 if p.schedule == "zero_bubble" else float(p.virtual_stages)
     return (p.pp - 1) / (schedule * p.micro_batches)
 
@@ -348,7 +352,8 @@ def _gradient_exchange(ctx: StepContext, parameters: StageParameters) -> list[Op
     # wider parameters and gradients travel in the communication precision (mixed-precision sharding does so)
     gradient = min(dtypes.bytes_of("gradients"), ctx.wire)
     weight = min(dtypes.bytes_of("weights"), ctx.wire)
-    gathers = 2.0 * parallel.micro_batches if parallel.zero_stage == 3 else 1.0
+    # a micro-batch passes one of the stages that a device holds
+    gathers = 2.0 * parallel.micro_batches / parallel.stage_copies if parallel.zero_stage == 3 else 1.0
     rows: list[Op] = []
     for what, size, group in (
         ("", parameters.dense, ctx.layout.data_group),
@@ -391,6 +396,13 @@ def _assumptions(model: ModelSpec, workload: Workload, layout: Layout) -> tuple[
         notes.append(f"Latent attention runs {'absorbed' if absorbed else 'expanded to keys and values'}.")
     if p.pp > 1:
         notes.append("Rows are those of the mean pipeline stage: embedding, layers and head are spread evenly.")
+    if p.stage_copies > 1:
+        notes.append(
+            "DualPipe: a device holds two stages, so what lies there whole is held twice and what ZeRO divides is"
+            " spread over twice as many devices; the two that hold the same stages reduce their gradients together."
+            " p + 1 micro-batches are in flight; the bubble is (p/2 - 1)(F&B + B - 3W) with B = 2F, W = F and F&B = 3F"
+            " (DeepSeek-V3, arXiv 2412.19437)."
+        )
     if model.is_moe and layout.folded and p.tp > 1:
         notes.append("Experts follow tensor parallelism: neither ep nor etp was given.")
     if p.ep > 1:

@@ -15,7 +15,7 @@ Recompute: TypeAlias = Literal["none", "selective", "full"]
 Optimizer: TypeAlias = Literal["adamw", "adamw8bit", "sgd", "none"]
 LaunchMode: TypeAlias = Literal["graph", "eager"]
 RoutingKind: TypeAlias = Literal["balanced", "random", "zipf", "histogram"]
-Schedule: TypeAlias = Literal["gpipe", "1f1b", "zero_bubble"]
+Schedule: TypeAlias = Literal["gpipe", "1f1b", "zero_bubble", "dualpipe"]
 ContextExchange: TypeAlias = Literal["ring", "all_to_all"]
 Overlap: TypeAlias = Literal["none", "stream", "chunk", "tile"]
 RecomputeModule: TypeAlias = Literal[
@@ -82,6 +82,11 @@ class Parallel:
     @property
     def devices(self) -> int:
         return self.tp * self.pp * self.dp * self.cp
+
+    @property
+    def stage_copies(self) -> int:
+        """Devices of a pipeline that hold the same stage, and so the stages that each of them holds: 2 in DualPipe."""
+        return 2 if self.schedule == "dualpipe" and self.pp > 1 else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -447,7 +447,11 @@ def _recompute_text(w: Workload) -> str:
 
 def _estimate_frozen(estimate: BoundEstimate, request: BoundRequest) -> dict[str, Any]:
     w = estimate.workload
-    layout = {key: value for key, value in asdict(w.parallel).items() if isinstance(value, int) and value is not False}
+    layout = {
+        key: value
+        for key, value in asdict(w.parallel).items()
+        if (isinstance(value, int) and value is not False) or key == "schedule"
+    }
     found: dict[str, Any] = {
         "model": estimate.model.name,
         "mode": w.phase,
@@ -485,6 +489,8 @@ def layout_text(layout: Mapping[str, Any]) -> str:
     for key, word in (("micro_batches", "micro-batches"), ("virtual_stages", "virtual stages")):
         if layout.get(key, 1) != 1:
             parts.append(f"{layout[key]} {word}")
+    if layout.get("pp", 1) != 1 and layout.get("schedule", "1f1b") != "1f1b":
+        parts.append(f"schedule {str(layout['schedule']).replace('_', ' ')}")
     return ", ".join(parts) or "one device"
 
 

@@ -66,7 +66,14 @@ class ParallelBody(Contract):
     micro_batches: Degree = 1
     virtual_stages: Degree = 1
     nodes: Degree | None = None
-    schedule: Literal["gpipe", "1f1b", "zero_bubble"] = "1f1b"
+    schedule: Annotated[
+        Literal["gpipe", "1f1b", "zero_bubble", "dualpipe"],
+        Field(
+            description="Pipeline schedule; with `virtual_stages` above 1 1F1B is interleaved. `dualpipe` (training "
+            "only) takes an even number of stages and of micro-batches, at least twice the stages, and holds two "
+            "stages on each device."
+        ),
+    ] = "1f1b"
     context_exchange: Literal["ring", "all_to_all"] = "ring"
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.domain.errors import InvalidInput
 from app.domain.layout import layout_of
 from app.domain.memory import (
     OBJECTS,
@@ -21,6 +22,7 @@ from app.domain.memory import (
 )
 from app.domain.memory_reserve import NO_RESERVE, Reserve, communication_buffers, reserve_edit
 from app.domain.model import ModelSpec
+from app.domain.step import cost_table
 from app.domain.workload import Dtypes, KvSettings, Parallel, Workload
 from tests.domain.architectures import ALL, DEEPSEEK_V3, LLAMA3_8B, WINDOWED
 from tests.domain.test_properties import workloads
@@ -133,6 +135,65 @@ def test_every_stage_of_a_pipeline_holds_its_own_micro_batches() -> None:
     assert held(micro_batches=16, schedule="gpipe") == [16] * 4
     assert held(micro_batches=16, virtual_stages=2) == [5.5, 4.5, 3.5, 2.5]
     assert held(micro_batches=3, virtual_stages=2) == [3, 3, 3, 2.5]
+
+
+def test_a_pipeline_from_both_ends_holds_two_stages_and_one_micro_batch_more() -> None:
+    """32 layers on 4 stages: device 0 holds layers 1-8 and 25-32 with both tables, and 5 micro-batches of 8 layers."""
+    both = Parallel(pp=4, micro_batches=8, schedule="dualpipe")
+    plain = replace(both, schedule="1f1b")
+    asked = Workload(phase="train", seq_len=4096, parallel=both)
+    dual, one = memory_by_stage(LLAMA3_8B, asked), memory_by_stage(LLAMA3_8B, replace(asked, parallel=plain))
+    whole = sharded_parameters(LLAMA3_8B)
+    ends = whole.embedding + whole.head
+    assert dual[0]["parameters"] == 2 * (ends + (whole.total - ends) / 2)
+    assert dual[1]["parameters"] == 2 * one[1]["parameters"]
+    for held in ("gradients", "optimizer"):
+        assert dual[0][held] == pytest.approx(one[0][held] + one[3][held])
+    assert [micro_batches_in_flight(asked, stage) for stage in range(4)] == [5] * 4
+    # 1F1B holds 4 in the first stage and 1 in the last
+    for stage in range(4):
+        assert dual[stage]["activations"] == pytest.approx(one[3]["activations"] * 5)
+    assert dual[0]["logits"] == dual[3]["logits"] == one[3]["logits"]
+    assert dual[1]["logits"] == 0
+    assert memory_use(LLAMA3_8B, asked, None).objects == dual[0]
+    # ZeRO spreads what a device holds over both ends: the pair holds as much as the two stages of a plain pipeline
+    spread = memory_by_stage(LLAMA3_8B, replace(asked, parallel=replace(both, dp=8, zero_stage=1)))
+    apart = memory_by_stage(LLAMA3_8B, replace(asked, parallel=replace(plain, dp=8, zero_stage=1)))
+    assert spread[0]["optimizer"] == pytest.approx((apart[0]["optimizer"] + apart[3]["optimizer"]) / 2)
+    assert spread[0]["parameters"] == dual[0]["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("parallel", "phase", "place", "words"),
+    [
+        (Parallel(pp=3, micro_batches=12), "train", "pp", "must be even"),
+        (Parallel(pp=4, micro_batches=6), "train", "micro_batches", "at least twice the 4 stages"),
+        (Parallel(pp=4, micro_batches=9), "train", "micro_batches", "an even number"),
+        (Parallel(micro_batches=8), "train", "schedule", "needs pipeline parallelism"),
+        (Parallel(pp=4, micro_batches=8, virtual_stages=2), "train", "virtual_stages", "no chunks"),
+        (Parallel(pp=4, micro_batches=8), "decode", "schedule", "only training"),
+    ],
+)
+def test_what_a_pipeline_from_both_ends_needs(parallel: Parallel, phase: str, place: str, words: str) -> None:
+    asked = Workload(phase=phase, parallel=replace(parallel, schedule="dualpipe"))  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=words) as caught:
+        memory_use(LLAMA3_8B, asked, None)
+    assert caught.value.loc == ("workload", "parallel", place)
+
+
+def test_both_ends_reduce_their_gradients_together() -> None:
+    """Two stages of gradients over all that hold them: 2 x (n - 1)/n x bytes, and n is twice the replicas."""
+    both = Parallel(pp=4, micro_batches=8, schedule="dualpipe")
+
+    def reduced(parallel: Parallel) -> float:
+        table = cost_table(LLAMA3_8B, Workload(phase="train", seq_len=4096, parallel=parallel))
+        rows = [i for i, op in enumerate(table.ops) if op.base.startswith("gradient all-reduce")]
+        return float(sum((table.net[tier] * table["count"])[rows].sum() for tier in ("scale_up", "scale_out")))
+
+    held = memory_by_stage(LLAMA3_8B, Workload(phase="train", seq_len=4096, parallel=both))[0]["gradients"]
+    assert reduced(both) == pytest.approx(2 * 1 / 2 * held)
+    assert reduced(replace(both, dp=2)) == pytest.approx(2 * 3 / 4 * held)
+    assert reduced(replace(both, schedule="1f1b")) == 0
 
 
 def test_layers_that_are_left_over_go_to_the_first_stages() -> None:

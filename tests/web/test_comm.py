@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -294,6 +295,39 @@ def test_a_pipeline_from_both_ends_on_the_page(client: TestClient) -> None:
     answer = client.get("/comm?view=pipeline&schedule=dualpipe&stages=3&micro_batches=12")
     assert answer.status_code == 422
     assert "must be even" in answer.text.split('id="lab-error-stages"', 1)[1].split("</p>", 1)[0]
+
+
+def test_the_bound_waits_for_a_pipeline_from_both_ends_as_the_simulation_does(client: TestClient) -> None:
+    """The wait of a bound over the work of its micro-batches is the simulation's bubble, and memory holds the same."""
+    for stages, batches in ((4, 8), (8, 32)):
+        found = api(client, "pipeline", schedule="dualpipe", stages=stages, micro_batches=batches)
+
+        def step(call: str, schedule: str, pp: int = stages, m: int = batches) -> Any:
+            parallel = {"pp": pp, "micro_batches": m, "schedule": schedule}
+            workload = {"phase": "train", "seq_len": 4096, "optimizer": "none", "parallel": parallel}
+            body = {"hardware": "nvidia-h100-sxm", "model": "llama-3.1-8b", "workload": workload}
+            return client.post(f"/api/v1/estimates/{call}", json=body)
+
+        dual, plain = step("bound", "dualpipe").json(), step("bound", "1f1b").json()
+        share = plain["terms"]["sync_s"] / ((stages - 1) / batches)  # the work of a stage
+        assert dual["terms"]["sync_s"] / share == pytest.approx(found["bubble_of_work"])
+        assert any("DualPipe" in note for note in dual["assumptions"])
+        held = {row["object"]: row["bytes"] for row in step("memory", "dualpipe").json()["objects"]}
+        before = {row["object"]: row["bytes"] for row in step("memory", "1f1b").json()["objects"]}
+        assert held["activations"] / before["activations"] == pytest.approx(
+            found["in_flight_micro_batches"][0] / stages
+        )
+        wrong = step("bound", "dualpipe", 8, 12)
+        assert wrong.status_code == 422
+        assert wrong.json()["errors"][0]["loc"] == ["workload", "parallel", "micro_batches"]
+    for page in ("explore", "memory"):
+        asked = "model=llama-3.1-8b&hardware=nvidia-h100-sxm&phase=train&schedule=dualpipe&micro_batches=8"
+        answer = client.get(f"/{page}?{asked}&pp=4")
+        assert answer.status_code == 200
+        assert "DualPipe" in answer.text
+        answer = client.get(f"/{page}?{asked}&pp=3")
+        assert answer.status_code == 422
+        assert "must be even" in answer.text.split('id="lab-error-pp"', 1)[1].split("</p>", 1)[0]
 
 
 def test_a_collective_goes_into_a_comparison(client: TestClient) -> None:

@@ -80,7 +80,7 @@ def _quantised_gathers(scenario: Scenario, _: Params) -> Scenario:
     def copy(workload: Workload) -> float:
         # the copy is spread over the ranks of a node: what its dp replicas there hold between them
         local = max(min(8 // p.tp, p.dp * p.cp), 1)
-        whole = one(sharded_parameters(scenario.model, p.tp).total) / p.pp
+        whole = one(sharded_parameters(scenario.model, p.tp).total) / p.pp * p.stage_copies
         return whole * workload.dtypes.bytes_of("weights") / local
 
     return scenario.with_edit(Edit("zeropp", each(is_data_parallel, rows), more_resident("parameters", copy)))
@@ -132,7 +132,8 @@ def _is_plain_schedule(scenario: Scenario) -> str | None:
     p = scenario.workload.parallel
     if p.virtual_stages > 1:
         return f"the pipeline is interleaved already ({p.virtual_stages} chunks)"
-    return "the schedule is zero-bubble already" if p.schedule == "zero_bubble" else None
+    other = {"zero_bubble": "zero-bubble", "dualpipe": "DualPipe"}.get(p.schedule)
+    return f"the schedule is {other} already" if other else None
 
 
 def _context(exchange: str) -> Callable[[Scenario, Params], Scenario]:

@@ -34,9 +34,9 @@ from app.domain.levers.edits import (
     more_resident,
     named,
     padded,
-    resident,
 )
 from app.domain.model import MoeMlp
+from app.domain.overlap import dualpipe_objection
 from app.domain.units import Grid
 from app.domain.workload import Workload
 
@@ -234,24 +234,16 @@ def _behind(id_: str, *, share: str = "hidden") -> Callable[[Scenario, Params], 
 
 
 def _both_ways(scenario: Scenario, params: Params) -> Scenario:
-    p = scenario.workload.parallel
-    # bubble (p/2 - 1) (F&B + B - 3W) with B = 2F, W = F and F&B = 3F: 2F a stage of half the pipeline (F-8)
-    share = max(p.pp / 2 - 1, 0.0) * 2.0 / (3.0 * p.micro_batches)
-    straight = scenario.with_parallel(schedule="1f1b", virtual_stages=1)
-    edit = Edit(
-        "dualpipe",
-        hidden(is_expert_exchange, params["hidden"]),
-        resident(parameters=2.0),
-        lambda table: replace(table, bubble=min(table.bubble, share)),
-    )
-    return straight.with_edit(edit)
+    both = scenario.with_parallel(schedule="dualpipe", virtual_stages=1)
+    return both.with_edit(Edit("dualpipe", hidden(is_expert_exchange, params["hidden"])))
 
 
-def _enough_micro_batches(scenario: Scenario) -> str | None:
+def _runs_both_ways(scenario: Scenario) -> str | None:
     p = scenario.workload.parallel
-    if p.pp % 2:
-        return f"it runs from both ends of the pipeline: {p.pp} stages are odd"
-    return None if p.micro_batches >= p.pp else f"it needs at least as many micro-batches as stages ({p.pp})"
+    if p.schedule == "dualpipe":
+        return "the schedule is DualPipe already: fwd-bwd-overlap hides the exchange in it"
+    objection = dualpipe_objection(p.pp, p.micro_batches)
+    return None if objection is None else objection[1]
 
 
 def _one_kernel(scenario: Scenario, params: Params) -> Scenario:
@@ -448,10 +440,9 @@ EXPERT_LEVERS: tuple[Lever, ...] = (
         "dualpipe",
         "Pipeline fed from both ends",
         "communication",
-        "Bubble (p/2 - 1)(F&B + B - 3W), twice the parameters, and the exchange behind products (F-8).",
-        first_of(
-            only_in("train"), needs_experts, needs_more_than_one("pp", "pipeline parallelism"), _enough_micro_batches
-        ),
+        "The schedule becomes DualPipe: bubble (p/2 - 1)(F&B + B - 3W), two stages on each device, p + 1 micro-batches"
+        " in flight; a share of the exchange runs behind products (F-8).",
+        first_of(only_in("train"), needs_experts, needs_more_than_one("pp", "pipeline parallelism"), _runs_both_ways),
         change=_both_ways,
         params=(Param("hidden", 0.9, 0, 0.98, _HIDDEN),),
         excludes=(*_others("dualpipe", EXCHANGE_OVERLAP), "pp-interleave", "zero-bubble"),
