@@ -20,6 +20,7 @@ from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
 from app.importers.fields import Fields, as_float
 from app.importers.logs import Values
 from app.importers.reading import Content, clean, pointer
+from app.importers.spelled_out import with_words
 from app.importers.sweep import most_runs
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -190,7 +191,7 @@ def _run(benchmark: _Benchmark, whole: Mapping[str, Any]) -> ParsedRun | None:
     return ParsedRun(
         name=benchmark.name,
         metrics=tuple(record.metrics),
-        workload=RunWorkload(mode="kernel", extra={key: value for key, value in extra.items() if value is not None}),
+        workload=RunWorkload(mode="kernel", extra=with_words(extra)),
         hardware_hint=_processor(context),
         software=software,
         samples={"latency_s": times.samples()} if times.count > 1 else {},

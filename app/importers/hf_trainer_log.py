@@ -20,6 +20,7 @@ from app.importers.fields import Fields, model_name
 from app.importers.hf_trainer_state import add_totals, whole_run_findings
 from app.importers.logs import NUMBER, Values, log_lines, log_number, numbered, text_findings
 from app.importers.reading import Content, clean
+from app.importers.spelled_out import with_words
 
 _PAIR = re.compile(r"'([A-Za-z][\w/@.() -]{0,60})':\s*'?(" + NUMBER + r")'?(?=\s*[,}])")
 _BAR = re.compile(r"(\d{1,9})/(\d{1,9}) \[((?:\d{1,4}:)?\d{1,2}:\d\d)<")
@@ -171,7 +172,7 @@ class _Run:
                 mode="train",
                 batch=batch,
                 parameters=None,
-                extra=extra,
+                extra=with_words(extra),
             ),
             model_hint=self.model,
             software={"framework": "Hugging Face Trainer"},

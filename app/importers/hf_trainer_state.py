@@ -18,6 +18,7 @@ from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
 from app.importers.fields import Fields, as_float
 from app.importers.logs import Values
 from app.importers.reading import Content, clean, pointer
+from app.importers.spelled_out import with_words
 
 _TOTALS = ("train_runtime", "train_steps_per_second", "train_samples_per_second")
 _MOST_EVALUATIONS = 60
@@ -116,7 +117,7 @@ def _run(record: Fields) -> ParsedRun:
         workload=RunWorkload(
             mode="train",
             batch=batch or None,
-            extra={key: value for key, value in extra.items() if value is not None},
+            extra=with_words(extra),
         ),
         software={"framework": "Hugging Face Trainer"},
         samples={"loss": losses.samples()} if losses.count > 1 else {},

@@ -145,7 +145,7 @@ def _run(key: tuple[str, ...], subject: _Subject, subjects: Mapping[tuple[str, .
         name,
         points,
         family=kernel,
-        x=Axis(x, clean(row.get("x_label", ""), 60) or x),
+        x=Axis(x, _label(row, x)),
         y=_Y,
         group=", ".join((kernel, mode, _words(config, 30), device, version, attempt))[:400],
         label=provider,
@@ -158,6 +158,12 @@ def _run(key: tuple[str, ...], subject: _Subject, subjects: Mapping[tuple[str, .
         measured_at=clean(row.get("timestamp", ""), 40) or None,
         findings=findings,
     )
+
+
+def _label(row: Mapping[str, str], x: str) -> str:
+    """The file's own words for the axis, as a heading."""
+    words = clean(row.get("x_label", ""), 60) or x
+    return words[:1].upper() + words[1:]
 
 
 def _with_stat(key: str) -> str:

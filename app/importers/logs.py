@@ -17,8 +17,9 @@ from typing import Any
 from app.domain.run import METRIC_UNITS, Finding, ParsedRun, RunWorkload
 from app.importers import serving
 from app.importers.base import UnreadableUpload
-from app.importers.fields import Fields, listed
+from app.importers.fields import Fields
 from app.importers.reading import Content, clean
+from app.importers.spelled_out import with_words
 
 TERA = 1e12
 MILLI = 1e-3
@@ -398,7 +399,7 @@ def step_findings(log: StepLog) -> list[Finding]:
         took = f": {', '.join(times[:3])}{' …' if len(times) > 3 else ''}" if times else ""
         out.append(
             Finding(
-                "warm-up",
+                "warm-up-left-out",
                 "info",
                 f"Left out as warm-up: the first {left_out} of {log.count} logged steps ({steps}{took}). "
                 f"Statistics are of steps {log.head[left_out].number} to {log.last.number}.",
@@ -407,7 +408,7 @@ def step_findings(log: StepLog) -> list[Finding]:
     else:
         out.append(
             Finding(
-                "warm-up",
+                "warm-up-left-out",
                 "info",
                 f"Only step {log.first.number} is logged: nothing could be left out as warm-up, and one step has no "
                 "spread.",
@@ -486,7 +487,7 @@ def training_run(
         unknown["batch"] = "batch of a replica"
     if not setup.dtypes:
         unknown["dtypes"] = "precision"
-    notes = [*step_findings(log), *findings, *serving.check_latencies(record.metrics), *_too_good(record)]
+    notes = [*step_findings(log), *findings, *serving.check_latencies(record.metrics)]
     if unknown:
         notes += serving.facts_finding(unknown)
     extra = {key: value for key, value in setup.extra.items() if value is not None}
@@ -500,6 +501,7 @@ def training_run(
         "first": log.first.number if log.first else 0,
         "last": log.last.number if log.last else 0,
         "warm_up": left_out,
+        "steady_from": log.head[left_out].number if left_out < len(log.head) else 0,
     }
     early = [s.values["step_time_s"] for s in log.head[:left_out] if "step_time_s" in s.values]
     if early:
@@ -513,7 +515,7 @@ def training_run(
             input_len=setup.seq_len,
             parameters=setup.parameters,
             dtypes=setup.dtypes,
-            extra=extra,
+            extra=with_words(extra),
         ),
         model_hint=setup.model,
         hardware_hint=setup.hardware,
@@ -562,13 +564,6 @@ def _derive(record: Fields, log: StepLog, setup: Setup) -> None:
             raw=f"computed: {setup.global_batch:g} / {time:.6g} s",
             raw_unit="1/s",
         )
-
-
-def _too_good(record: Fields) -> list[Finding]:
-    above = tuple(m.key for m in record.metrics if m.name in ("mfu", "hfu") and m.value > 1)
-    if not above:
-        return []
-    return [Finding("above-peak", "error", f"A utilisation above 100 % cannot be: {listed(above)}.", above)]
 
 
 # --- settings ------------------------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ def _step(number: int, match: re.Match[str], line: str) -> Step | None:
 
 
 def _setup(settings: Mapping[str, str]) -> Setup:
-    setup = Setup(software={"framework": "MaxText"})
+    setup = Setup(software={"framework": "MaxText"}, extra={"flop_basis": "useful"})
     if "jax" in settings:
         setup.software["JAX"] = settings["jax"]
     name = word(settings.get("model_name"))

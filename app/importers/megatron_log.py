@@ -364,6 +364,8 @@ def _setup(settings: Mapping[str, str], facts: _Facts) -> Setup:
     for key in ("memory_kind", "reserved_memory_bytes"):
         if key in settings:
             extra[key] = whole(settings[key]) or settings[key]
+    if "version DeepSpeed" not in settings:  # Megatron-DeepSpeed counts recomputed work as well
+        extra["flop_basis"] = "useful"
     setup.software = {"framework": _title(settings)} | {
         key.removeprefix("version "): clean(value, 40) for key, value in settings.items() if key.startswith("version ")
     }

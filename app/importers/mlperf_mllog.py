@@ -22,6 +22,7 @@ from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
 from app.importers.fields import Fields, as_float
 from app.importers.logs import Values, cut_off_finding, holds, log_lines, numbered, text_findings
 from app.importers.reading import Content, clean
+from app.importers.spelled_out import with_words
 
 _MARK = ":::MLLOG"
 _DEVICE = re.compile(r"((?:MI|GB|GH|H|B|A|L|V|T)\d{2,4}[A-Z]?|TPU[- ]?v\d\w?|[Vv]\d[ep]|Gaudi ?\d)(?![A-Za-z0-9])")
@@ -241,7 +242,7 @@ class _Run:
         benchmark = (self.text("submission_benchmark") or "").lower()
         if self.began is not None and self.ended is not None and self.ended[0] >= self.began[0]:
             took = (self.ended[0] - self.began[0]) / 1000
-            raw = f"{self.ended[0]:.0f} - {self.began[0]:.0f}"
+            raw = f"computed: {self.ended[0]:.0f} - {self.began[0]:.0f}"
             record.add("duration_s", took, at=f"{self.began[1]} to {self.ended[1]}", raw=raw, raw_unit="ms")
         self._add(record, "step_time_s", "train_step_time", self.step_time, "s")
         self._add(record, "samples_per_s", "throughput", self.throughput, "samples/s")
@@ -259,6 +260,9 @@ class _Run:
         extra |= {word: self.number(key) for key, word in _NUMBERS.items()}
         extra |= evaluation
         extra |= {"mllog_lines": self.lines, "status": self.status or None}
+        whole = record.value("duration_s")
+        if whole is not None and self.status in ("", "success"):
+            extra["time_to_train"] = f"{whole / 60:.7g} min"
         if self.evaluations:
             extra["evaluations"] = self.evaluations
         parallel = {
@@ -273,7 +277,7 @@ class _Run:
             workload=RunWorkload(
                 mode="train",
                 input_len=self.number("max_sequence_length"),
-                extra={key: value for key, value in extra.items() if value is not None},
+                extra=with_words(extra),
             ),
             model_hint=self.text("submission_benchmark"),
             hardware_hint=devices[-1] if devices else platform,

@@ -17,6 +17,7 @@ from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
 from app.importers.fields import Fields, as_float
 from app.importers.logs import Values
 from app.importers.reading import Content, clean, pointer
+from app.importers.spelled_out import with_words
 from app.importers.sweep import most_runs
 
 _STATS = (("mean", "mean"), ("median", "p50"), ("min", "min"), ("max", "max"), ("stddev", "std"))
@@ -122,7 +123,7 @@ def _run(whole: Mapping[str, Any], told: Mapping[str, Any], at: str, names: list
     return ParsedRun(
         name=name or "benchmark",
         metrics=tuple(record.metrics),
-        workload=RunWorkload(mode="kernel", extra={key: value for key, value in extra.items() if value is not None}),
+        workload=RunWorkload(mode="kernel", extra=with_words(extra)),
         hardware_hint=_processor(info),
         software=software,
         samples={"latency_s": values.samples()} if whole_data else {},

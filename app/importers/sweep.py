@@ -18,6 +18,7 @@ from app.domain.run import METRIC_UNITS, Finding, ParsedRun, RunWorkload
 from app.importers.base import UnreadableUpload
 from app.importers.fields import Fields
 from app.importers.reading import clean
+from app.importers.spelled_out import with_words
 
 MOST_POINTS = 5_000
 """Rows of one run; a table of more is no sweep that anybody looks at."""
@@ -50,11 +51,15 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What is varied or measured: its key in a row, its words, and its unit (empty for plain counts)."""
+    """What is varied or measured: its key in a row, its words, and its unit (empty for plain counts).
+
+    One that is not `charted` stands in the table only, where it says the same as another one by a factor.
+    """
 
     key: str
     label: str
     unit: str = ""
+    charted: bool = True
 
 
 def row_of(point: Point, family: str) -> dict[str, Any]:
@@ -130,7 +135,7 @@ def sweep_run(
         "x": x.key,
         "x_label": x.label,
         "x_unit": x.unit,
-        "y": [{"key": axis.key, "label": axis.label, "unit": axis.unit} for axis in shown],
+        "y": [{"key": axis.key, "label": axis.label, "unit": axis.unit, "charted": axis.charted} for axis in shown],
         "lines": list(lines),
         "group": group,
         "label": label,
@@ -140,7 +145,7 @@ def sweep_run(
     return ParsedRun(
         name=clean(name, 200),
         metrics=tuple(record.metrics),
-        workload=RunWorkload(mode="kernel", dtypes=dict(dtypes or {}), extra=told),
+        workload=RunWorkload(mode="kernel", dtypes=dict(dtypes or {}), extra=with_words(told)),
         model_hint=model,
         hardware_hint=hardware,
         parallel=dict(parallel or {}),

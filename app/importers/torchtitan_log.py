@@ -185,6 +185,7 @@ def _setup(settings: Mapping[str, str]) -> Setup:
         setup.extra["low_precision"] = "float8 linear layers"
         setup.dtypes = {"weights": "fp8", "activations": "fp8"}
     setup.extra["memory_kind"] = "max reserved"
+    setup.extra["flop_basis"] = "useful"
     return setup
 
 

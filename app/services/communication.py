@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -67,7 +68,7 @@ from app.services.contracts import CollectiveBody, Contract, GemmBody, OpRequest
 from app.services.estimate import BoundEstimate, OpEstimate, bound_of, op_on
 from app.services.references import resolve_hardware, resolve_model
 from app.storage import runs as stored_runs
-from app.storage.records import RunFilter
+from app.storage.records import RunFilter, StoredRun
 
 ON_PROFILE = "profile"
 """Stands for the hardware of a question that is put to a profile at hand."""
@@ -376,7 +377,7 @@ def _carried(hardware_id: str, kind: str) -> tuple[MeasuredPoint, ...]:
 
 def _uploaded_measurements(ctx: Context, hardware: HardwareProfile, kind: str) -> tuple[MeasuredPoint, ...]:
     """Uploaded runs of the device that report a bus bandwidth with its message size, and name this collective."""
-    points = []
+    points: list[MeasuredPoint] = []
     with ctx.storage.read() as session:
         filters = RunFilter(hardware=hardware.id)
         page = stored_runs.list_runs(session=session, filters=filters, limit=MEASURED_RUNS_READ)
@@ -386,21 +387,39 @@ def _uploaded_measurements(ctx: Context, hardware: HardwareProfile, kind: str) -
             if any(key.startswith("bus_bandwidth_bytes_per_s") for key in summary.headline)
         ]
     for run in found:
-        value = run.parsed.value("bus_bandwidth_bytes_per_s")
         told = {**run.parsed.workload.extra, **run.parsed.series}
-        size = next((told[key] for key in _SIZE_KEYS if isinstance(told.get(key), (int, float))), None)
         named = " ".join(str(told.get(key, "")) for key in ("collective", "kind", "op")) + " " + run.name
-        if not value or not size or value <= 0 or size <= 0 or not _names(named, kind):
-            continue
         ranks = int(next((told[key] for key in ("ranks", "world") if isinstance(told.get(key), (int, float))), 0))
         ranks = ranks or max(run.parsed.parallel.values(), default=0)
-        if ranks < 2:
-            continue
-        seconds = float(bus_bandwidth(kind, float(size), ranks, 1.0)) / value
-        points.append(
-            MeasuredPoint(float(size), ranks, seconds, value, run.name, "uploaded run", f"/runs/{run.id}", True)
-        )
+        if ranks >= 2 and _names(named, kind):
+            points += _points_of(run, told, kind, ranks)
     return tuple(sorted(points, key=lambda p: (p.ranks, p.size)))
+
+
+def _points_of(run: StoredRun, told: Mapping[str, Any], kind: str, ranks: int) -> list[MeasuredPoint]:
+    """The sizes of a swept run, out of place where it has both; of another one its single bandwidth."""
+    by_size: dict[float, MeasuredPoint] = {}
+    for row in run.parsed.kernels:
+        size, seconds = row.get("size_bytes"), row.get("time_s")
+        if not size or not seconds or size <= 0 or seconds <= 0 or row.get("wrong"):
+            continue
+        if size not in by_size or row.get("placement") == "out-of-place":
+            rate = row.get("bus_bandwidth_bytes_per_s") or float(
+                bus_bandwidth(kind, float(size), ranks, float(seconds))
+            )
+            by_size[size] = _uploaded_point(run, float(size), ranks, float(seconds), float(rate))
+    if by_size:
+        return list(by_size.values())
+    value = run.parsed.value("bus_bandwidth_bytes_per_s")
+    size = next((told[key] for key in _SIZE_KEYS if isinstance(told.get(key), (int, float))), None)
+    if not value or not size or value <= 0 or size <= 0:
+        return []
+    seconds = float(bus_bandwidth(kind, float(size), ranks, 1.0)) / value
+    return [_uploaded_point(run, float(size), ranks, seconds, value)]
+
+
+def _uploaded_point(run: StoredRun, size: float, ranks: int, seconds: float, rate: float) -> MeasuredPoint:
+    return MeasuredPoint(size, ranks, seconds, rate, run.name, "uploaded run", f"/runs/{run.id}", True)
 
 
 def _names(text: str, kind: str) -> bool:

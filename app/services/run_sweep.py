@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.domain.run_analysis import analyse_run
 from app.services.context import Context
+from app.services.run_points import sweep_of
 from app.services.runs import linked, stated_fields
 from app.storage import runs
 from app.storage.records import RunSummary, StoredRun
@@ -45,12 +46,14 @@ WHAT_TITLES: Mapping[str, str] = {
     "prefill": "Time of a prefill",
     "train": "Time of a training step",
     "whole": "Time from prompt to last token",
+    "kernel": "Time of a call",
 }
 _TIMES: Mapping[str, tuple[str, ...]] = {
     "decode": ("tpot_s",),
     "prefill": ("prefill_time_s", "ttft_s"),
     "train": ("step_time_s",),
     "whole": ("latency_s",),
+    "kernel": ("kernel_time_s", "latency_s"),
 }
 _WANTED: Mapping[str, tuple[str, ...]] = {
     "serve": ("decode", "prefill"),
@@ -99,6 +102,8 @@ def _times_of(ctx: Context, run: StoredRun) -> list[tuple[str, float, float | No
     rows = analyse_run(run.parsed, hardware, model, stated_fields(ctx, run)).rows
     if rows:
         return [(row.what, row.measured, row.bound) for row in rows]
+    if sweep_of(run.parsed) is not None:  # its points are charted by themselves
+        return []
     mode = run.parsed.workload.mode or ""
     wanted = _WANTED.get(mode, (mode,) if mode in _TIMES else ())
     times: list[tuple[str, float, float | None]] = []

@@ -34,6 +34,8 @@ HEADLINE_METRICS: tuple[str, ...] = (
     "duration_s",
     "bus_bandwidth_bytes_per_s",
     "hbm_bytes_per_s",
+    "model_flop_per_s_per_device",
+    "algorithm_bandwidth_bytes_per_s",
     "mfu",
     "mbu",
     "peak_memory_bytes",

@@ -14,12 +14,14 @@ from starlette.concurrency import run_in_threadpool
 
 from app.charts.kv import length_spread
 from app.charts.run_gap import run_gap
+from app.charts.run_points import PointOfLine, run_points, value_words
 from app.charts.run_series import SeriesPoint, run_series
+from app.domain.collectives import COLLECTIVES
 from app.domain.errors import DomainError, InvalidInput
 from app.domain.lint import ANALYSIS_CHECKS, CHECKS, grouped
 from app.domain.lint_facts import STATABLE
 from app.domain.precision import PRECISIONS
-from app.domain.run import STATS, Metric, ParsedRun
+from app.domain.run import METRIC_UNITS, STATS, Metric, ParsedRun
 from app.domain.run_analysis import WHAT_WORDS, BoundRow, share_text
 from app.importers.base import UnreadableUpload
 from app.importers.registry import IMPORTERS
@@ -32,6 +34,7 @@ from app.services.examples import remove_examples
 from app.services.history import place_of
 from app.services.jobs import Job
 from app.services.run_lengths import length_summaries, lengths_of_run
+from app.services.run_points import PointChart, best_point, point_charts, points_table, step_charts, sweep_of
 from app.services.run_sweep import Sweep, sweeps_of
 from app.services.runs import RunPatch, RunQuery, RunView
 from app.services.upload_run import UploadOutcome, submit_file
@@ -113,6 +116,7 @@ SORTS: tuple[tuple[str, str], ...] = (
 )
 PAGE = 50
 MOST_SIBLINGS = 200
+MOST_POINTS = 200
 
 PRECISION_FIELDS = ("weights", "activations", "kv")
 LAYOUT_FIELDS = ("tp", "pp", "dp", "ep")
@@ -529,8 +533,15 @@ def _run_context(
         "baseline_rows": _baseline_table(view),
         "ceilings": measured_ceilings(parsed, view.hardware),
         "place": place_of(ctx, run),
+        "micro": "" if main is not None else _micro_sentence(parsed),
+        "comm_url": _comm_url(view),
+        "points": [_points_chart(chart) for chart in point_charts(ctx, run, view.siblings)],
+        "points_table": points_table(parsed, MOST_POINTS),
+        "point_count": len(parsed.kernels),
+        "steps": [_points_chart(chart) for chart in step_charts(run)],
+        "evaluations": _evaluations_table(parsed),
         "kernel_count": len(parsed.kernels),
-        "kernels": _kernels_table(view) if parsed.kernels else None,
+        "kernels": _kernels_table(view) if parsed.kernels and sweep_of(parsed) is None else None,
         "tray_item": {"kind": "run", "id": run.id, "label": run.name},
     }
 
@@ -716,7 +727,10 @@ def _metric_cell(metric: Metric | None) -> dict[str, Any] | None:
     if metric is None:
         return None
     unit = "ratio" if metric.name in ("mfu", "hfu", "mbu") else metric.unit
-    written = f"written there as {metric.raw} {metric.raw_unit}".strip() if metric.raw else ""
+    if metric.raw.startswith("computed"):
+        written = metric.raw if metric.raw_unit in ("", metric.unit) else f"{metric.raw}, there in {metric.raw_unit}"
+    else:
+        written = f"written there as {metric.raw} {metric.raw_unit}".strip() if metric.raw else ""
     count = f"over {metric.count:,} observations" if metric.count else ""
     where = f"read from {metric.pointer}" if metric.pointer else "read from the file"
     note = ", ".join(part for part in (where, written, count) if part)
@@ -800,6 +814,13 @@ def _siblings_table(view: RunView) -> dict[str, Any]:
             "output_tokens_per_s",
             "step_time_s",
             "samples_per_s",
+            "kernel_time_s",
+            "bus_bandwidth_bytes_per_s",
+            "algorithm_bandwidth_bytes_per_s",
+            "model_flop_per_s_per_device",
+            "hbm_bytes_per_s",
+            "duration_s",
+            "loss",
         )
         if any(_headline(run, key) is not None for run in view.siblings)
     ][:4]
@@ -808,9 +829,13 @@ def _siblings_table(view: RunView) -> dict[str, Any]:
         here = run.id == view.run.id
         first = {"text": run.name, "note": "this run"} if here else {"text": run.name, "href": f"/runs/{run.id}"}
         rows.append([first, *(_headline(run, key) for key in keys)])
-    units = {"tpot_s": "s", "ttft_s": "s", "latency_s": "s", "step_time_s": "s", "samples_per_s": "1/s"}
     columns: list[dict[str, Any]] = [{"label": "Run", "head": True}]
-    columns += [{"label": METRIC_WORDS[key], "unit": units.get(key, "tokens/s")} for key in keys]
+    columns += [
+        {"label": METRIC_WORDS[key], "numeric": True}
+        if METRIC_UNITS[key] == "1"
+        else {"label": METRIC_WORDS[key], "unit": METRIC_UNITS[key]}
+        for key in keys
+    ]
     return {"columns": columns, "rows": rows}
 
 
@@ -832,6 +857,95 @@ def _sweep_chart(sweep: Sweep) -> dict[str, Any]:
         "id": f"sweep-{sweep.what}",
         "spec": run_series(lines, x_label=sweep.x_label, y_label=sweep.title, title=title),
     }
+
+
+def _micro_sentence(parsed: ParsedRun) -> str:
+    """What a micro-benchmark comes to, which no model of a step says: its best rate, or the time of a call."""
+    best = best_point(parsed)
+    if best is not None:
+        axis, row = best
+        subject = str(parsed.workload.extra["sweep"].get("label") or parsed.name)
+        subject = subject[:1].upper() + subject[1:]
+        value, where = value_words(row[axis["key"]], axis["unit"]), str(row.get("name", ""))
+        word = axis["label"][:1].lower() + axis["label"][1:]
+        return f"{subject}: {value}{f' of {word}' if axis['unit'].endswith('/s') else ''}, {where}."
+    if parsed.workload.mode != "kernel":
+        return ""
+    for name in ("latency_s", "kernel_time_s"):
+        for stat, words in (("p50", " in the median"), ("mean", " on average"), (None, "")):
+            took = parsed.value(name, stat)
+            if took is not None and took > 0:
+                return f"A call takes {value_words(took, 's')}{words}."
+    return ""
+
+
+def _comm_url(view: RunView) -> str:
+    """The page of collectives with this run's own question, where it is one of a collective on a known device."""
+    extra, series = view.run.parsed.workload.extra, view.run.parsed.series
+    kind = {"send_recv": "p2p"}.get(str(extra.get("collective")), str(extra.get("collective")))
+    size, ranks = series.get("size_bytes"), extra.get("ranks")
+    if view.hardware is None or kind not in COLLECTIVES or not isinstance(size, float) or not isinstance(ranks, int):
+        return ""
+    return rendering.query("/comm", hardware=view.hardware.id, kind=kind, size=value_words(size, "B"), ranks=ranks)
+
+
+def _points_chart(chart: PointChart) -> dict[str, Any]:
+    lines = {
+        name: [PointOfLine(p.x, p.y, p.name, f"/runs/{p.run_id}" if p.run_id else "") for p in line]
+        for name, line in chart.lines.items()
+    }
+    spec = run_points(
+        lines,
+        own=chart.own,
+        x_label=chart.x_label,
+        x_unit=chart.x_unit,
+        y_label=chart.label,
+        y_unit=chart.unit,
+        title=_points_title(chart),
+    )
+    return {"id": f"points-{chart.key.replace('.', '-')}", "spec": spec}
+
+
+def _points_title(chart: PointChart) -> str:
+    """What the run's own lines come to: the best rate and where it is, or the range of the times."""
+    own = [point for line in list(chart.lines.values())[: chart.own] for point in line]
+    # Names of dimensions (V, BT, M) keep their capitals.
+    varied = chart.x_label if len(chart.x_label) <= 2 else chart.x_label[:1].lower() + chart.x_label[1:]
+    over = f"{chart.label} over {varied}"
+    if not own:
+        return over
+    least, most = min(own, key=lambda p: p.y), max(own, key=lambda p: p.y)
+    if chart.unit.endswith("/s"):
+        where = value_words(most.x, chart.x_unit) if chart.x_unit else f"{chart.x_label} {most.x:g}"
+        return f"{over}: up to {value_words(most.y, chart.unit)} at {where}"
+    return f"{over}: {value_words(least.y, chart.unit)} to {value_words(most.y, chart.unit)}"
+
+
+def _evaluations_table(parsed: ParsedRun) -> dict[str, Any] | None:
+    """Evaluations that a training file lists, as it lists them."""
+    told = parsed.workload.extra.get("evaluations")
+    rows = [entry for entry in told if isinstance(entry, dict)][:MOST_SIBLINGS] if isinstance(told, list) else []
+    keys = [key for key in dict.fromkeys(k for row in rows for k in row) if key != "at"]
+    if not keys:
+        return None
+    units = {"runtime_s": "s", "samples_per_s": "1/s"}
+    columns: list[dict[str, Any]] = [
+        {"label": EVALUATION_WORDS.get(key, key.replace("_", " ").capitalize()), "unit": units[key]}
+        if key in units
+        else {"label": EVALUATION_WORDS.get(key, key.replace("_", " ").capitalize()), "numeric": key != "name"}
+        for key in keys
+    ]
+    return {"columns": columns, "rows": [[row.get(key) for key in keys] for row in rows]}
+
+
+EVALUATION_WORDS: Mapping[str, str] = {
+    "name": "Set",
+    "samples": "After samples",
+    "step": "After step",
+    "runtime_s": "Time",
+    "samples_per_s": "Samples per second",
+    "loss": "Loss",
+}
 
 
 def _baseline_table(view: RunView) -> dict[str, Any] | None:
