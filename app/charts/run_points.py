@@ -48,8 +48,12 @@ def run_points(
     y_unit: str,
     title: str,
     caption: str = "",
+    ordered: bool = True,
 ) -> ChartSpec:
-    """The first `own` lines are those of the run at hand and drawn strongly, the others stand beside it."""
+    """The first `own` lines are those of the run at hand and drawn strongly, the others stand beside it.
+
+    Points over an axis that is not `ordered` (ranks, problems) are not joined.
+    """
     points = [point for line in lines.values() for point in line]
     factor, unit = _scale([point.y for point in points], y_unit)
     traces: list[dict[str, Any]] = []
@@ -59,7 +63,7 @@ def run_points(
         traces.append(
             {
                 "type": "scatter",
-                "mode": "lines+markers" if marked else "lines",
+                "mode": "markers" if not ordered else "lines+markers" if marked else "lines",
                 "name": label(name) or y_label,
                 "x": [point.x for point in line],
                 "y": [point.y / factor for point in line],
@@ -86,7 +90,7 @@ def run_points(
         data=tuple(traces),
         layout={
             "margin": {"l": 60, "r": 16, "t": 8, "b": 52},
-            "xaxis": _x_axis([point.x for point in points], x_label, x_unit),
+            "xaxis": _x_axis([point.x for point in points], x_label, x_unit, ordered),
             "yaxis": {"title": {"text": f"{y_label}, {unit}" if unit else y_label}, **_y_kind(points)},
             "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
             "showlegend": len(lines) > 1,
@@ -124,9 +128,9 @@ def _scale(values: Sequence[float], unit: str) -> tuple[float, str]:
     return 1.0, unit
 
 
-def _x_axis(values: Sequence[float], x_label: str, x_unit: str) -> dict[str, Any]:
+def _x_axis(values: Sequence[float], x_label: str, x_unit: str, ordered: bool) -> dict[str, Any]:
     shown = sorted(set(values))
-    if len(shown) < 2 or shown[0] <= 0 or shown[-1] / shown[0] < _LOG_X:
+    if not ordered or len(shown) < 2 or shown[0] <= 0 or shown[-1] / shown[0] < _LOG_X:
         return {"title": {"text": x_label}, "rangemode": "normal"}
     every = max(1, -(-(len(shown) - 1) // 4))  # five labels fit a phone
     ticks = shown[::every]

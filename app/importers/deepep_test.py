@@ -204,7 +204,7 @@ def _run(key: tuple[str, str], points: Sequence[Point], settings: Mapping[str, i
         f"DeepEP {title}" + (f", {ranks} ranks" if ranks else f", {seen} ranks shown" if seen > 1 else ""),
         list(points),
         family="moe dispatch",
-        x=Axis("rank", "Rank"),
+        x=Axis("rank", "Rank", ordered=False),
         y=_Y,
         group="deepep",
         label=title,

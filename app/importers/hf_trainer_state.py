@@ -57,6 +57,7 @@ def _run(record: Fields) -> ParsedRun:
     entries = [e for e in history if isinstance(e, dict)] if isinstance(history, list) else []
     totals, totals_at = _totals(record, entries, history)
     losses, bad_losses = Values(), 0
+    loss_steps: list[int] = []
     evaluations: dict[str, dict[str, Any]] = {}
     for index, entry in enumerate(history if isinstance(history, list) else ()):
         if not isinstance(entry, dict):
@@ -65,6 +66,9 @@ def _run(record: Fields) -> ParsedRun:
         if loss is not None:
             if math.isfinite(loss):
                 losses.add(loss)
+                step = as_float(entry.get("step"))
+                if step is not None and 0 <= step < 2**40:
+                    loss_steps = [*loss_steps[:1], int(step)]
                 last = (loss, record.at("log_history", index, "loss"), entry["loss"])
             else:
                 bad_losses += 1
@@ -94,6 +98,7 @@ def _run(record: Fields) -> ParsedRun:
         "log_entries": len(entries) or None,
         "total_flop": flop or None,
         "flop_per_s_of_all_devices": flop / runtime if flop and runtime else None,
+        "steps": _steps(losses.count, loss_steps),
         "evaluations": list(evaluations.values())[:_MOST_EVALUATIONS] or None,
     }
     findings = [*serving.check_latencies(record.metrics), *serving.left_out_findings(_private(record))]
@@ -208,6 +213,13 @@ def _note_evaluation(found: dict[str, dict[str, Any]], entry: Mapping[str, Any],
             "at": at,
         }
         found[name] = {k: v for k, v in told.items() if not isinstance(v, float) or math.isfinite(v)}
+
+
+def _steps(count: int, ends: list[int]) -> dict[str, int] | None:
+    """The steps whose loss is logged; none of them is left out, since no times hang on them."""
+    if count < 2 or len(ends) < 2 or ends[0] < 1:
+        return None
+    return {"logged": count, "first": ends[0], "last": ends[-1], "warm_up": 0, "steady_from": ends[0]}
 
 
 def _positive(value: Any) -> float | None:

@@ -102,7 +102,7 @@ def _run(level: str, hardware: str, points: list[Point], untimed: list[str], at:
         f"KernelBench {level}, {len(points)} problems",
         points,
         family="kernel",
-        x=Axis("problem", "Problem"),
+        x=Axis("problem", "Problem", ordered=False),
         y=(Axis("time_s", "Time", "s"),),
         group=f"KernelBench {level}",
         label=hardware or "unknown device",

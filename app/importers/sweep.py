@@ -53,13 +53,15 @@ class Point:
 class Axis:
     """What is varied or measured: its key in a row, its words, and its unit (empty for plain counts).
 
-    One that is not `charted` stands in the table only, where it says the same as another one by a factor.
+    One that is not `charted` stands in the table only, where it says the same as another one by a factor. Values of one
+    that is not `ordered` (ranks, problems) are names with numbers: no line joins them.
     """
 
     key: str
     label: str
     unit: str = ""
     charted: bool = True
+    ordered: bool = True
 
 
 def row_of(point: Point, family: str) -> dict[str, Any]:
@@ -135,6 +137,7 @@ def sweep_run(
         "x": x.key,
         "x_label": x.label,
         "x_unit": x.unit,
+        "ordered": x.ordered,
         "y": [{"key": axis.key, "label": axis.label, "unit": axis.unit, "charted": axis.charted} for axis in shown],
         "lines": list(lines),
         "group": group,

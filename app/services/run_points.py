@@ -32,7 +32,7 @@ class MeasuredAt:
 class PointChart:
     """One measured quantity over what was varied. `lines` maps labels to points by rising x; the run's own come first.
 
-    `own` says how many of them are this run's.
+    `own` says how many of them are this run's. Where the axis is not `ordered`, its values are names with numbers.
     """
 
     key: str
@@ -42,6 +42,7 @@ class PointChart:
     x_unit: str
     lines: Mapping[str, tuple[MeasuredAt, ...]]
     own: int
+    ordered: bool = True
 
 
 def sweep_of(parsed: ParsedRun) -> Mapping[str, Any] | None:
@@ -75,6 +76,7 @@ def point_charts(ctx: Context, run: StoredRun, siblings: Sequence[RunSummary]) -
                 x_unit=sweep["x_unit"],
                 lines=dict(list(lines.items())[:MOST_LINES]),
                 own=min(len(own), MOST_LINES),
+                ordered=bool(sweep.get("ordered", True)),
             )
         )
     return tuple(charts)
@@ -117,15 +119,20 @@ def _lines(run: StoredRun, sweep: Mapping[str, Any], key: str, *, several: bool)
 
 
 def best_point(run: ParsedRun) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """The axis that a swept run is known by, and its row: the highest rate, or the time of the largest size."""
+    """The axis that a swept run is known by, and its row: the highest rate, or the time of the largest size.
+
+    Where the rows are ranks, a step waits for the slowest; rows that are problems have no one to stand for them.
+    """
     sweep = sweep_of(run)
-    if sweep is None:
+    if sweep is None or sweep["x"] == "problem":
         return None
     for axis in sweep.get("y", ()):
         rows = [row for row in run.kernels if _is_number(row.get(axis["key"])) and not row.get("wrong")]
         if not rows:
             continue
         if axis["unit"].endswith("/s"):
+            return axis, max(rows, key=lambda row: row[axis["key"]])
+        if not sweep.get("ordered", True):
             return axis, max(rows, key=lambda row: row[axis["key"]])
         return axis, max(rows, key=lambda row: row[sweep["x"]] if _is_number(row.get(sweep["x"])) else 0.0)
     return None

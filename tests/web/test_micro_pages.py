@@ -55,9 +55,15 @@ def test_measured_collectives_stand_beside_the_model(
     ("file", "words"),
     [
         ("megatron-log/2.txt", ("Step time over step", "Loss over step", "Left out as warm-up", "49 logged, 1 to 49")),
-        ("hf-trainer-state/1.json", ("eval_g5", "60.4", "Evaluations", "No train_runtime")),
+        (
+            "hf-trainer-state/1.json",
+            ("eval_g5", "60.4", "Evaluations", "No train_runtime", "Loss over step", "30 logged"),
+        ),
         ("mlperf-mllog/1.txt", ("Evaluations", "After samples", "18.51015 min")),
-        ("kernelbench-timing/1.json", ("Time over problem", "1_Square_matrix_multiplication")),
+        (
+            "kernelbench-timing/1.json",
+            ("Time over problem", "6.64 ms in the median of 100 problems.", "1_Square_matrix_multiplication"),
+        ),
         ("liger-kernel-csv/1.csv", ("Time over vocab size", "huggingface", "Time p20")),
         ("pytest-benchmark/3.json", ("A call takes 144 ns in the median.",)),
         ("torchtitan-log/1.txt", ("repeat a step", "68.57 GiB")),
@@ -68,3 +74,12 @@ def test_pages_say_what_the_file_holds(client: TestClient, file: str, words: tup
     page = client.get(f"/runs/{run['id']}").text
     for word in words:
         assert word in page, word
+
+
+def test_lists_show_a_number_of_every_kind(client: TestClient) -> None:
+    for file in ("nccl-tests/3.txt", "triton-perf-report/1.csv", "kernelbench-timing/1.json", "torchtitan-log/1.txt"):
+        stored(client, file)
+    page = client.get("/runs").text
+    for words in ("bus bandwidth", "of a device", "a kernel", "a device"):
+        assert words in page
+    assert "not reported" not in page.partition("<tbody")[2].partition("</tbody>")[0]

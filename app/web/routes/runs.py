@@ -224,8 +224,18 @@ _HEADLINES: tuple[tuple[str, str, str], ...] = (
     ("tpot_s.p50", "per token", "s"),
     ("step_time_s.mean", "a step", "s"),
     ("step_time_s", "a step", "s"),
+    ("bus_bandwidth_bytes_per_s", "bus bandwidth", "B/s"),
+    ("model_flop_per_s_per_device", "of a device", "FLOP/s"),
+    ("kernel_time_s", "a kernel", "s"),
+    ("kernel_time_s.p50", "a kernel", "s"),
     ("latency_s.mean", "latency", "s"),
     ("latency_s", "latency", "s"),
+    ("hbm_bytes_per_s", "memory traffic", "B/s"),
+    ("algorithm_bandwidth_bytes_per_s", "bandwidth", "B/s"),
+    ("tokens_per_s_per_device.mean", "a device", "tokens/s"),
+    ("tokens_per_s_per_device", "a device", "tokens/s"),
+    ("samples_per_s", "samples", "1/s"),
+    ("loss", "loss", "1"),
 )
 
 
@@ -865,10 +875,15 @@ def _micro_sentence(parsed: ParsedRun) -> str:
     if best is not None:
         axis, row = best
         subject = str(parsed.workload.extra["sweep"].get("label") or parsed.name)
-        subject = subject[:1].upper() + subject[1:]
+        subject = subject[:1].upper() + subject[1:] if subject.islower() else subject
         value, where = value_words(row[axis["key"]], axis["unit"]), str(row.get("name", ""))
         word = axis["label"][:1].lower() + axis["label"][1:]
-        return f"{subject}: {value}{f' of {word}' if axis['unit'].endswith('/s') else ''}, {where}."
+        of_what = "" if word in ("rate", "time") or not axis["unit"].endswith("/s") else f" of {word}"
+        return f"{subject}: {value}{of_what}, {where}."
+    problems = parsed.workload.extra.get("problems")
+    typical = parsed.value("kernel_time_s", "p50")
+    if problems and typical:
+        return f"{value_words(typical, 's')} in the median of {problems} problems."
     if parsed.workload.mode != "kernel":
         return ""
     for name in ("latency_s", "kernel_time_s"):
@@ -902,6 +917,7 @@ def _points_chart(chart: PointChart) -> dict[str, Any]:
         y_label=chart.label,
         y_unit=chart.unit,
         title=_points_title(chart),
+        ordered=chart.ordered,
     )
     return {"id": f"points-{chart.key.replace('.', '-')}", "spec": spec}
 
