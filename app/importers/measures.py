@@ -58,6 +58,8 @@ def scale_to_si(name: str, unit: str) -> float | None:
 
     An empty unit counts as that of the metric itself only where the metric is a plain count.
     """
+    if len(unit) > 40:
+        return None
     word = unit.strip().lower()
     wanted = METRIC_UNITS[name]
     if wanted == "s":
@@ -100,7 +102,7 @@ def decimal_mark(cells: Iterable[str], delimiter: str = ",") -> str:
     """
     comma = point = 0
     for cell in cells:
-        word = _SPACES.sub("", cell.strip())
+        word = _SPACES.sub("", cell.strip()) if len(cell) < 60 else ""
         if _COMMA_DECIMAL.fullmatch(word):
             comma += not _GROUPED_BY_COMMA.fullmatch(word)
         elif _POINT_DECIMAL.fullmatch(word):
@@ -116,7 +118,7 @@ def decimal_mark(cells: Iterable[str], delimiter: str = ",") -> str:
 
 def number_in(text: str, mark: str = ".") -> float | None:
     """A number as people and spreadsheets write it, with grouped digits. None for what is no number or not finite."""
-    word = _SPACES.sub("", text.strip())
+    word = _SPACES.sub("", text.strip()) if len(text) < 200 else text
     if len(word) > 60 or word.lower() in _ABSENT:
         return None
     if mark == ",":

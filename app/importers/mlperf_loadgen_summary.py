@@ -126,7 +126,7 @@ def _blocks(content: Content) -> Iterator[_Block]:
         if block is None or not line or set(line) <= {"="}:
             under_result = under_result and bool(line)
             continue
-        match = _LINE.fullmatch(text)
+        match = _LINE.fullmatch(text) if len(text) < 400 else None
         if match is None:
             continue
         key, value = " ".join(match["key"].split()), match["value"]

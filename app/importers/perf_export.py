@@ -274,7 +274,7 @@ _LABEL = re.compile(r"(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*", re.DOTALL)
 
 def label_of(text: str) -> tuple[str, str]:
     """`Time To First Token (ms)` is the key `time_to_first_token` and the unit `ms`."""
-    match = _LABEL.fullmatch(text.strip())
+    match = _LABEL.fullmatch(text.strip()) if len(text) < 200 else None
     if match is None:
         return "", ""
     key = re.sub(r"[^a-z0-9]+", "_", match["name"].lower()).strip("_")

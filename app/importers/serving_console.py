@@ -19,7 +19,10 @@ from app.importers.fields import GatheredFields, as_float
 from app.importers.measures import number_in
 from app.importers.reading import Content, clean
 
-_BANNER = re.compile(r"=+ Serving Benchmark Result =+")
+_HEADING = " Serving Benchmark Result "
+_LONGEST = 300
+"""Characters of a line that may be one of a block; a pattern is not tried on longer ones, which could cost minutes."""
+
 _FIELD_OF: Mapping[str, str] = {
     "successful requests": "completed",
     "failed requests": "failed",
@@ -61,7 +64,7 @@ class ServingConsole:
     tried_on_real_file = True
 
     def sniff(self, content: Content) -> Sniff:
-        if _BANNER.search(content.text):
+        if f"={_HEADING}=" in content.text:
             return Sniff(0.7, "a line Serving Benchmark Result")
         return Sniff(0.0, "no line Serving Benchmark Result")
 
@@ -104,19 +107,20 @@ def _blocks(content: Content) -> Iterator[_Block]:
     block, inside, model = _Block(), False, None
     for number, raw in enumerate(content.lines, start=1):
         line = _COLOUR.sub("", raw) if "\x1b" in raw else raw
-        if _BANNER.search(line):
+        short = len(line) < _LONGEST
+        if f"={_HEADING}=" in line:
             if inside:
                 yield block
                 block = _Block()
             block.line, block.model, inside = number, model, True
             continue
-        if inside and re.fullmatch(r"\W*={20,}\s*", line):
+        if inside and short and re.fullmatch(r"[\W]*?={20,}\s*", line):
             yield block
             block, inside = _Block(), False
             continue
         if "model" in line and (found := _MODEL.search(line[:20_000])):
             model = found["name"] or found["plain"]
-        match = _LINE.match(line) if len(line) < 300 else None
+        match = _LINE.match(line) if short else None
         if match is None:
             continue
         key = _field_of(match["label"])

@@ -12,7 +12,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]  # it ships without types
 
 from app.importers.base import UnreadableUpload
-from app.importers.reading import Limits, clean, shown
+from app.importers.reading import Limits, shown
 
 MAX_BYTES = 16 * 2**20
 """YAML takes some fifty times as long to read as JSON; every tool that writes it offers JSON as well."""
@@ -147,7 +147,7 @@ class _Frame:
 
 def _scalar(event: Any) -> Any:
     text: str = event.value
-    if event.style in ("'", '"', "|", ">") or (event.tag or "").endswith(":str"):
+    if len(text) > 320 or event.style in ("'", '"', "|", ">") or (event.tag or "").endswith(":str"):
         return text
     if text in _NULL:
         return None
@@ -159,4 +159,4 @@ def _scalar(event: Any) -> Any:
         return float(text.replace("_", ""))
     if text.lower() in _NON_FINITE:
         return float(_NON_FINITE[text.lower()])
-    return clean(text, 100_000) if len(text) < 100_000 else text
+    return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import time
 from typing import Any
 
 import pytest
@@ -124,3 +125,25 @@ def test_cuts_and_changed_bytes(name: str) -> None:
             else:
                 del text[at : at + dice.randint(1, 30)]
         attempt(bytes(text))
+
+
+LONG = 300_000
+SLOW: dict[str, bytes] = {
+    "equals signs": b"= Serving Benchmark Result =\n" + b"=" * LONG + b"x\n" + b"=" * 250 + b"x\n",
+    "a summary of blanks": b"MLPerf Results Summary\nScenario : x\n" + b" " * LONG + b"\n" + b": " * LONG,
+    "a unit of blanks": json.dumps({"request_latency": {"unit": " " * LONG + "/", "avg": 1}}).encode(),
+    "a label of blanks": b"Metric,avg\n" + b" " * LONG + b"(" * LONG + b",1\n" + b"1 " * LONG + b",1\n",
+    "cells of digits": b"Metric,avg\nRequest Latency (ms)," + b"1 111" * LONG + b"\n" + b"1,111" * LONG,
+    "a table of bars": b"| Statistic | avg |\n" + "│".encode() * LONG + b"\n| tokens " + b" " * LONG + b"| 1 |\n",
+    "digits of yaml": b"benchmarks:\n- type_: generative_benchmark\n  x: " + b"1" * LONG + b"x\n",
+    "cells of lists": b"forward.latency(s),environment.gpus\n1," + b"[" * LONG + b"\n",
+    "a record of blanks": b'{"metadata": {' + b" " * LONG + b"\n" + b'{"metadata": ' * 2000,
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_no_text_takes_longer_than_it_is_long(name: str) -> None:
+    """A pattern that tries every pair of places would need hours for these."""
+    begin = time.process_time()
+    attempt(SLOW[name])
+    assert time.process_time() - begin < 4
