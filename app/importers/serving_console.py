@@ -9,7 +9,8 @@ name are taken.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.domain.run import Finding, ParsedRun
@@ -89,7 +90,18 @@ class ServingConsole:
                 hint="Run the client again with --save-result (vLLM) or --output-file (SGLang) and upload that file.",
             )
         notes = [*content.findings(), *serving.stranger_findings(empty)]
-        return ParsedUpload(self.id, serving.with_series(runs), tuple(notes))
+        return ParsedUpload(self.id, _named_apart(serving.with_series(runs)), tuple(notes))
+
+
+def _named_apart(runs: Sequence[ParsedRun]) -> tuple[ParsedRun, ...]:
+    """Names with a number where a log holds several results of the same load."""
+    names = Counter(run.name for run in runs)
+    seen: dict[str, int] = {}
+    out: list[ParsedRun] = []
+    for run in runs:
+        number = seen[run.name] = seen.get(run.name, 0) + 1
+        out.append(run if names[run.name] == 1 else replace(run, name=f"{run.name}, result {number}"))
+    return tuple(out)
 
 
 @dataclass(slots=True)

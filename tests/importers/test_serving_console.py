@@ -50,7 +50,7 @@ Max ITL (ms):                            99.00
 
 def test_two_results_of_a_log_with_their_load_above() -> None:
     found = upload("serving-console/1.txt")
-    assert [run.name for run in found.runs] == ["Serving run, 32 at once"] * 2
+    assert [run.name for run in found.runs] == [f"Serving run, 32 at once, result {n}" for n in (1, 2)]
     first, second = found.runs
     assert first.workload.request_rate == "inf"
     assert first.workload.concurrency == 32
