@@ -8,7 +8,7 @@ as part of the walk itself. Nothing here reads files, runs or the clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -272,7 +272,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A direction. `via` are the nodes whose answers speak for it, the last one first."""
+    """A direction. `via` are the nodes (or the symptom) that speak for it, the last one first."""
 
     leaf: str
     status: Status
@@ -298,12 +298,18 @@ class Walk:
         return self.next is None
 
 
-def walk(tree: Tree, evidence: Mapping[str, Evidence], answers: Mapping[str, str] | None = None) -> Walk:
+def walk(
+    tree: Tree,
+    evidence: Mapping[str, Evidence],
+    answers: Mapping[str, str] | None = None,
+    symptoms: Iterable[Symptom] = (),
+) -> Walk:
     """Walk from the start. `answers` of a person (yes, no, unknown, by node) stand over the evidence.
 
-    A node is visited once, so the walk always ends. Answers of nodes that are not on the way change nothing.
+    A node is visited once, so the walk always ends. Answers of nodes that are not on the way change nothing. While a
+    question is open, `symptoms` that the evidence shows speak for their leaves, unless the tree rules these out.
     """
-    return _Walker(tree, evidence, dict(answers or {})).run()
+    return _Walker(tree, evidence, dict(answers or {})).run(tuple(symptoms))
 
 
 class _Walker:
@@ -318,10 +324,17 @@ class _Walker:
         self.beside: list[tuple[str, tuple[str, ...]]] = []  # beyond near thresholds
         self.seen: set[str] = set()
 
-    def run(self) -> Walk:
+    def run(self, symptoms: tuple[Symptom, ...]) -> Walk:
         self._follow(self.tree.start)
         for leaf, reasons in self.beside:
             self._reach(leaf, "possible", reasons)
+        if self.next is not None:
+            left = {leaf for leaf, _, _ in self._explore(self.tree.start, ())}
+            for symptom in symptoms:
+                if decide(symptom.condition, self.evidence)[0] == "yes":
+                    for leaf in symptom.go:
+                        if leaf in left:
+                            self._reach(leaf, "possible", (symptom.id,))
         found = [leaf for leaf, item in self.reached.items() if item.status == "found"]
         also = tuple(leaf for leaf in dict.fromkeys(self.also) if leaf not in found)
         return Walk(self.tree, tuple(self.steps), self.next, tuple(self._ordered()), also)

@@ -45,7 +45,7 @@ USUAL_RESERVE = 0.1
 
 KERNEL_SHARES: Mapping[str, tuple[str, ...]] = {
     "attn_share": ("attention",),
-    "gemm_share": ("gemm", "convolution"),
+    "gemm_share": ("gemm", "grouped-gemm", "convolution"),
     "pointwise_share": ("norm", "elementwise"),
     "copy_share": ("copy",),
     "opt_share": ("optimizer",),
@@ -77,6 +77,10 @@ def _exact(known: Mapping[str, Evidence], name: str) -> float | None:
     if item is None or item.limit or isinstance(item.value, (bool, str)):
         return None
     return float(item.value)
+
+
+_IDLE: tuple[str, ...] = ("launch_share", "sampling_share", "data_wait_share")
+"""Shares of a step in which the device waits for its host."""
 
 
 # ---- from other evidence -----------------------------------------------------------------------------------------
@@ -120,12 +124,21 @@ def _derived(known: Mapping[str, Evidence]) -> Iterator[Evidence]:
         if binding in ("compute", "hbm"):
             yield made("exposed_comm_share", left, source, "achieved_of_bound", limit="at_most")
             yield made("a2a_share", left, source, "achieved_of_bound", limit="at_most")
-    elif reached is None:
-        used = [(value, name) for value, name in ((mfu, "mfu"), (mbu, "mbu")) if value is not None and value <= 1]
-        if used:
-            value, name = max(used)
-            source = f"the bound is at least the {'compute' if name == 'mfu' else 'HBM'} term ({name.upper()})"
-            yield made("achieved_of_bound", value, source, name, limit="at_least")
+    elif reached is None and mfu is not None and mfu <= 1:
+        # not from MBU: a counter of the device also counts bytes that need not move
+        source = "the bound is at least the compute term (MFU)"
+        yield made("achieved_of_bound", mfu, source, "mfu", limit="at_least")
+    idle = [(value, name) for name in _IDLE if (value := _exact(known, name)) is not None and 0 < value <= 1]
+    if mbu is None and idle:
+        share, name = max(idle)
+        source = f"nothing moves while the device waits ({name})"
+        yield made("mbu", 1.0 - share, source, name, limit="at_most")
+    beside = [value for name in ("vae_share", "text_share") if (value := _exact(known, name)) is not None]
+    if beside:
+        names = [name for name in ("vae_share", "text_share") if name in known]
+        yield made(
+            "denoise_share", max(1.0 - sum(beside), 0.0), "at most what VAE and text leave", *names, limit="at_most"
+        )
     gemm_share = _exact(known, "gemm_share")
     if mfu is not None and gemm_share:
         source = "MFU over the share of the products: the rate while they run"
@@ -137,8 +150,15 @@ def _derived(known: Mapping[str, Evidence]) -> Iterator[Evidence]:
         source = "at least the exposed all-to-all"
         yield made("exposed_comm_share", a2a, source, "a2a_share", limit="at_least")
     if a2a is None and exposed is not None:
-        source = "at most all exposed communication"
-        yield made("a2a_share", exposed, source, "exposed_comm_share", limit="at_most")
+        spread = "ep_spans_nodes" in known and known["ep_spans_nodes"].value is True
+        source = "all exposed communication, taken as all-to-all since the experts spread beyond one domain"
+        if spread:
+            yield made("a2a_share", exposed, source, "exposed_comm_share", "ep_spans_nodes")
+        else:
+            yield made("a2a_share", exposed, "at most all exposed communication", "exposed_comm_share", limit="at_most")
+    if exposed is not None and not a2a:
+        source = "exposed communication, which in a dense decode step is the tensor-parallel sums"
+        yield made("tp_latency_share", exposed, source, "exposed_comm_share")
     devices = _exact(known, "devices")
     if devices == 1:
         for name in ("exposed_comm_share", "a2a_share", "tp_latency_share", "bubble_share"):
@@ -390,6 +410,13 @@ def of_run(run: ParsedRun, names: Iterable[str]) -> Iterator[Evidence]:
         if name in wanted and math.isfinite(value):
             flag = name in ("ep_spans_nodes", "quality_recorded")
             yield Evidence(name, bool(value) if flag else float(value), "measured", "stated by the file")
+    for name, of, words in (
+        ("data_wait_share", "gpu_idle_share", "at most the time in which the device is idle"),
+        ("mbu", "gpu_busy_share", "at most the time in which the device is busy"),
+    ):
+        limit = run.evidence.get(of)
+        if limit is not None and 0 <= limit <= 1:
+            yield told(name, float(limit), f"{words} ({of} of the file)", limit="at_most")
     for name in ("mfu", "hfu", "mbu"):
         share = run.value(name)
         if share is not None and 0 <= share <= 1.5:

@@ -159,7 +159,17 @@ def row_for(view: RunView, scenario: str) -> BoundRow | None:
 def scenario_of(view: RunView) -> ScenarioName:
     """The scenario that fits a run best: by what the model is, then by what was measured."""
     main = view.analysis.main
-    return scenario_for(view.model, main.what if main is not None else view.run.parsed.workload.mode)
+    mode = main.what if main is not None else view.run.parsed.workload.mode
+    if view.model is None:
+        # a trace without a model is told by its kernels
+        shares = view.run.parsed.evidence
+        if shares.get("expert_gemm_share", 0.0) > 0.01:
+            return "moe"
+        if shares.get("scan_share", 0.0) > 0.05:
+            return "ssm"
+        if mode is None and shares.get("opt_share", 0.0) > 0:
+            mode = "train"
+    return scenario_for(view.model, mode)
 
 
 def scenario_for(model: ModelSpec | None, phase: str | None) -> ScenarioName:
@@ -400,7 +410,7 @@ def diagnose(ctx: Context, request: DiagnosisRequest) -> Diagnosis:
 
 def walked(ctx: Context, subject: Subject, evidence: Mapping[str, Evidence], request: DiagnosisRequest) -> Diagnosis:
     """The walk over evidence that is gathered already."""
-    found = walk(subject.scenario, evidence, request.answers)
+    found = walk(subject.scenario, evidence, request.answers, ctx.catalog.trees.symptoms.values())
     attempt = trier(subject)
     directions = [
         (reached, leaf, _ranked(leaf, attempt))
@@ -448,9 +458,10 @@ TRIAGE_DIRECTIONS = 3
 def triage_json(ctx: Context, view: RunView) -> dict[str, Any] | None:
     """What a run's page says at once: the question the tree would ask first, and its most promising directions.
 
-    None where the run could be held against no bound.
+    None where the run could be held against no bound and states nothing that a question reads.
     """
-    if view.analysis.main is None:
+    stated = any(name in ctx.catalog.trees.metrics for name in view.run.parsed.evidence)
+    if view.analysis.main is None and not stated:
         return None
     scenario = scenario_of(view)
     tree = ctx.catalog.trees.scenarios[scenario]
@@ -723,15 +734,19 @@ def direction_json(
         "why": leaf.why,
         "status": reached.status,
         "via": list(reached.via),
-        "because": [
-            ctx.catalog.trees.scenarios[found.subject.scenario.id].nodes[name].question for name in reached.via
-        ],
+        "because": [_reason(ctx, found.subject.scenario, name) for name in reached.via],
         "techniques": [trial_json(ctx, found.subject, trial) for trial in trials],
         "confirm": leaf.confirm,
         "confirm_url": confirm_url(found.subject, leaf),
         "measure_next": leaf.measure_next,
         "avoid": leaf.avoid,
     }
+
+
+def _reason(ctx: Context, tree: Tree, name: str) -> str:
+    """The question, or the symptom, that speaks for a direction."""
+    node = tree.nodes.get(name)
+    return node.question if node is not None else f"{ctx.catalog.trees.symptoms[name].see}."
 
 
 def trial_json(ctx: Context, subject: Subject, trial: Trial) -> dict[str, Any]:
