@@ -560,7 +560,7 @@ def _guess(name: str, cells: Sequence[Any], decimal: str) -> Column:
             continue
         if unit is not None and factor_of(metric, unit) is None:
             continue
-        return Column("metric", metric, stat, unit or ("%" if _is_percent(metric, numbers) else ""))
+        return Column("metric", metric, stat, unit or _usual_unit(metric, numbers))
     if unit is not None:
         fallback = next((m for m in _BY_UNIT if factor_of(m, unit) is not None), None)
         if fallback is not None:
@@ -569,8 +569,12 @@ def _guess(name: str, cells: Sequence[Any], decimal: str) -> Column:
     return Column("series") if whole and len({number for number, _ in numbers}) > 1 else Column()
 
 
-def _is_percent(metric: str, numbers: Sequence[tuple[float, str]]) -> bool:
-    return metric in ("mfu", "hfu", "mbu") and any(number > 1 for number, _ in numbers)
+def _usual_unit(metric: str, numbers: Sequence[tuple[float, str]]) -> str:
+    """The unit of a column that names none: its own SI unit, or nothing where that would be a bold guess."""
+    if metric in ("mfu", "hfu", "mbu") and any(number > 1 for number, _ in numbers):
+        return "%"
+    unit = METRIC_UNITS[metric]
+    return unit if unit in UNITS[unit] and unit not in _UNIT_NEEDED else ""
 
 
 _BY_UNIT = (

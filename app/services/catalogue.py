@@ -10,7 +10,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Protocol, TypeVar
@@ -29,7 +29,7 @@ from app.domain.hardware import FigureSource, HardwareProfile
 from app.domain.model import ModelSpec
 from app.domain.parameters import ParameterCount, count_parameters, kv_elements_per_token
 from app.domain.precision import PRECISIONS
-from app.importers.registry import IMPORTERS
+from app.importers import guide
 from app.services.context import Context
 from app.services.contracts import WorkloadBody
 from app.services.references import parse_model, resolve_model
@@ -489,10 +489,12 @@ def workload_json(row: StoredWorkload) -> dict[str, Any]:
 
 def formats_json() -> list[dict[str, Any]]:
     """The benchmark formats that uploads are recognised as."""
-    return [
-        {"id": importer.id, "title": importer.title, "tried_on_real_file": importer.tried_on_real_file}
-        for importer in IMPORTERS
-    ]
+    return [asdict(entry) for entry in guide.formats()]
+
+
+def refused_formats_json() -> list[dict[str, Any]]:
+    """Formats that are recognised and not read, with what to do instead."""
+    return [{"id": id_, "title": title, "advice": advice} for id_, title, advice in guide.refused_formats()]
 
 
 # ---- shared ---------------------------------------------------------------------------------------------------------

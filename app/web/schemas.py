@@ -496,13 +496,24 @@ class WorkloadList(Listing):
 class Format(Answer):
     id: str
     title: str
+    tool: str
+    make: Annotated[str, Field(description="How such a file is made: a command line, or a sentence.")]
+    reads: Annotated[str, Field(description="What is read from it.")]
+    streams: Annotated[bool, Field(description="Read piece by piece, up to the larger limit.")]
     tried_on_real_file: Annotated[
         bool, Field(description="False where only the tool's source or manual was at hand when its reader was written.")
     ]
 
 
+class RefusedFormat(Answer):
+    id: str
+    title: str
+    advice: str
+
+
 class FormatList(Listing):
     items: list[Format]
+    refused: Annotated[list[RefusedFormat], Field(description="Recognised and not read, with what to do instead.")]
 
 
 # ---- techniques -----------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_several_files_are_answered_one_by_one(client: TestClient):
 def test_an_unreadable_file_is_answered_with_what_would_be_read(client: TestClient):
     answer = client.post("/runs", files={"file": ("x.json", b'{"epoch": 1}')}, headers=HTMX)
     assert answer.status_code == 422
-    for words in ("epoch", "What was tried", "Accepted:", "/api/v1/schema/run.json"):
+    for words in ("epoch", "What was tried", "/formats", "/api/v1/schema/run.json"):
         assert words in answer.text
     page = client.post("/runs", files={"file": ("x.json", b'{"epoch": 1}')})
     assert page.status_code == 422

@@ -22,6 +22,7 @@ from app.web.routes.comparisons import router as comparisons_router
 from app.web.routes.diagnose import router as diagnose_router
 from app.web.routes.explore import router as explore_router
 from app.web.routes.fidelity import router as fidelity_router
+from app.web.routes.formats import router as formats_router
 from app.web.routes.hardware import router as hardware_router
 from app.web.routes.home import router as home_router
 from app.web.routes.jobs import router as jobs_router
@@ -53,6 +54,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     runs_router,
     diagnose_router,
     jobs_router,
+    formats_router,
     tables_router,
     hardware_router,
     model_import_router,  # before models_router: /models/new is no model's id

@@ -246,4 +246,5 @@ def delete_workload(ctx: Ctx, workload: OwnId) -> Response:
 def list_formats() -> Response:
     """The benchmark formats that uploads are recognised as, from their content alone."""
     formats = catalogue.formats_json()
-    return _listing(formats, None, len(formats))
+    refused = catalogue.refused_formats_json()
+    return FiniteJSONResponse({"items": formats, "next": None, "total": len(formats), "refused": refused})

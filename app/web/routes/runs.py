@@ -23,6 +23,7 @@ from app.domain.lint_facts import STATABLE
 from app.domain.precision import PRECISIONS
 from app.domain.run import METRIC_UNITS, STATS, Metric, ParsedRun
 from app.domain.run_analysis import WHAT_WORDS, BoundRow, share_text
+from app.importers import guide
 from app.importers.base import UnreadableUpload
 from app.importers.registry import IMPORTERS
 from app.importers.table import UnmappedTable
@@ -502,6 +503,7 @@ def _run_context(
         "view": view,
         "run": run,
         "member": runs.member_name(run),
+        "untried": "" if guide.is_tried(run.format) else guide.UNTRIED,
         "mapping_id": next((f.fields[0] for f in run.upload.findings if f.check == "remembered-mapping"), ""),
         "parsed": parsed,
         "main": main,
