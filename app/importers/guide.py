@@ -58,6 +58,11 @@ GUIDES: Mapping[str, Guide] = {
         "SAVE_TO_PYTORCH_BENCHMARK_FORMAT=1 vllm bench serve ... --save-result",
         "The metrics that vLLM writes beside its own result. The plain result holds more.",
     ),
+    "serving-console": Guide(
+        "vLLM or SGLang",
+        "vllm bench serve --model MODEL | tee serve.txt",
+        "The block that a serving client prints. The file of --save-result or --output-file holds more.",
+    ),
     "sglang-bench-serving": Guide(
         "SGLang",
         "python -m sglang.bench_serving --backend sglang --output-file serve.jsonl",

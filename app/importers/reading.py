@@ -12,7 +12,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -680,7 +680,9 @@ class Content:
         decoder = codecs.getincrementaldecoder(_encoding_of(start))(errors="replace")
         decoder.decode(start)
         half_character = len(decoder.getstate()[0])
-        return Content(start[: len(start) - half_character], self.filename, self.limits)
+        # A count that is too high for a file says nothing of its beginning.
+        limits = replace(self.limits, max_runs=_PREVIEW_BYTES, max_items=_PREVIEW_BYTES)
+        return Content(start[: len(start) - half_character], self.filename, limits)
 
     @cached_property
     def _decoded(self) -> tuple[str, int]:

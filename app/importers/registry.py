@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.importers.aiperf import Aiperf
 from app.importers.aiperf_records import AiperfRecords
-from app.importers.base import Importer, ParsedUpload, UnreadableUpload, streams
+from app.importers.base import Importer, ParsedUpload, Sniff, UnreadableUpload, streams
 from app.importers.genai_perf import GenaiPerf, GenaiPerfTable
 from app.importers.guidellm import Guidellm
 from app.importers.inferencex import InferencexAgg, InferencexResult
@@ -86,7 +86,7 @@ def detect(content: Content) -> Importer:
 
     Formats that stream are asked first and by the beginning alone, so that a large file is not read to be recognised.
     """
-    early = [(importer, importer.sniff(content.preview)) for importer in IMPORTERS if streams(importer)]
+    early = [(importer, _early_sniff(importer, content.preview)) for importer in IMPORTERS if streams(importer)]
     if early:
         importer, sniff = max(early, key=lambda pair: pair[1].confidence)
         if sniff.confidence >= 0.5:
@@ -108,6 +108,16 @@ def detect(content: Content) -> Importer:
             accepts=accepted_formats(),
         )
     raise refusal
+
+
+def _early_sniff(importer: Importer, preview: Content) -> Sniff:
+    """What a format that streams makes of the beginning, whether or not that could be read whole."""
+    try:
+        return importer.sniff(preview)
+    except UnreadableUpload as refusal:
+        if refusal.reason in ("binary", "empty"):
+            raise
+        return Sniff(0.0, refusal.seen)
 
 
 def _refusal(content: Content, tried: list[tuple[str, str]]) -> UnreadableUpload:

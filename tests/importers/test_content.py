@@ -84,6 +84,13 @@ def test_recognising_a_huge_file_reads_only_its_beginning(tmp_path: Path, pieces
     assert seen[-1] < 4 * MIB
 
 
+def test_a_large_trace_of_one_event_a_line_is_recognised(tmp_path: Path) -> None:
+    event = '{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":%d,"dur":5,"args":{"device":0,"stream":7}}'
+    text = '{"traceEvents": [\n' + ",\n".join(event % (10 * n) for n in range(30_000)) + "\n]}\n"
+    path = stored(tmp_path, text.encode())
+    assert registry.detect(Content(path, None, Limits(max_bytes=MIB, max_runs=10))).id == "torch-profiler-trace"
+
+
 def test_the_limits_for_text_and_for_streams(tmp_path: Path, pieces: Pieces) -> None:
     line = data("vllm-bench-serve/1.json").strip().replace(b"\n", b"") + b"\n"
     many = line * (3 * MIB // len(line))
