@@ -242,8 +242,9 @@ def _serving(gap: _Splitter, measured: Seconds, evidence: StepEvidence) -> None:
 def _missing_overlap(gap: _Splitter, bound: Bound, excess: Seconds) -> None:
     """What the serial bound adds to the overlapped one, shared out by what binds those operations."""
     spent: dict[str, float] = {}
+    binding = bound.binding
     for i, resource in enumerate(bound.op_binding()):
-        if resource != bound.binding:
+        if resource != binding:
             time = float(bound.op_time[i] * bound.table["count"][i])
             spent[resource] = spent.get(resource, 0.0) + time
     total = math.fsum(spent.values())

@@ -10,7 +10,7 @@ from app.importers.reading import clean
 from app.services.context import Context
 from app.services.references import own_hardware, own_model
 from app.storage import links
-from app.storage.records import RememberedLink
+from app.storage.records import RememberedLink, RunSummary
 
 Kind: TypeAlias = Literal["hardware", "model"]
 KINDS: tuple[Kind, ...] = ("hardware", "model")
@@ -40,11 +40,30 @@ def link_for(ctx: Context, kind: Kind, hint: str | None, parameters: float | Non
     return (None, False) if guess is None else (guess.id, True)
 
 
-def basis_of(
-    ctx: Context, kind: Kind, hint: str | None, linked: str | None, is_guess: bool, parameters: float | None = None
+def bases_of(ctx: Context, run: RunSummary, parameters: float | None = None) -> dict[Kind, LinkBasis]:
+    """Why a run is linked as it is, for its device and its model."""
+    with ctx.storage.read() as session:
+        known = {
+            kind: links.find(session=session, kind=kind, hint_key=hint_key(hint)) if hint else None
+            for kind, hint in (("hardware", run.hardware_hint), ("model", run.model_hint))
+        }
+    return {
+        "hardware": _basis(
+            ctx, "hardware", run.hardware_hint, run.hardware_id, run.hardware_is_guess, None, known["hardware"]
+        ),
+        "model": _basis(ctx, "model", run.model_hint, run.model_id, run.model_is_guess, parameters, known["model"]),
+    }
+
+
+def _basis(
+    ctx: Context,
+    kind: Kind,
+    hint: str | None,
+    linked: str | None,
+    is_guess: bool,
+    parameters: float | None,
+    known: RememberedLink | None,
 ) -> LinkBasis:
-    """Why a run is linked as it is."""
-    known = remembered_for(ctx, kind, hint) if hint else None
     word = "device" if kind == "hardware" else "model"
     if linked is None:
         text = f"The file says {_quoted(hint)}, which names nothing here." if hint else f"The file names no {word}."

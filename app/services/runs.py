@@ -35,7 +35,7 @@ from app.domain.series import Series, series_of
 from app.importers.reading import clean
 from app.services.context import Context
 from app.services.contracts import Contract, WorkloadBody
-from app.services.links import Kind, LinkBasis, basis_of, learn
+from app.services.links import Kind, LinkBasis, bases_of, learn
 from app.services.references import own_hardware, own_model, own_names, resolve_hardware, resolve_model
 from app.services.upload_run import (
     UploadOutcome,
@@ -183,7 +183,7 @@ class RunView:
     baseline: RunSummary | None
     missing: tuple[Fact, ...]
     series: Series
-    bases: Mapping[str, LinkBasis]
+    bases: Mapping[Kind, LinkBasis]
 
     @property
     def against_baseline(self) -> tuple[BaselineRow, ...]:
@@ -231,7 +231,6 @@ def view_of(
     findings = sorted(
         (*lint(subject), *lost, *run.upload.findings), key=lambda finding: SEVERITIES.index(finding.severity)
     )
-    w = run.parsed.workload
     return RunView(
         run=run,
         hardware=hardware,
@@ -245,10 +244,7 @@ def view_of(
         baseline=baseline,
         missing=missing(subject),
         series=series_of_run(ctx, run),
-        bases={
-            "hardware": basis_of(ctx, "hardware", run.hardware_hint, run.hardware_id, run.hardware_is_guess),
-            "model": basis_of(ctx, "model", run.model_hint, run.model_id, run.model_is_guess, w.parameters),
-        },
+        bases=bases_of(ctx, run, run.parsed.workload.parameters),
     )
 
 
@@ -931,7 +927,7 @@ def _workload_json(view: RunView) -> dict[str, Any]:
 
 
 def _link_json(
-    id_: str | None, thing: Any, hint: str | None, is_guess: bool, view: RunView, kind: str
+    id_: str | None, thing: Any, hint: str | None, is_guess: bool, view: RunView, kind: Kind
 ) -> dict[str, Any] | None:
     if id_ is None and hint is None:
         return None

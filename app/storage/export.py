@@ -10,7 +10,7 @@ from typing import Any
 from sqlmodel import Session
 
 from app.domain.run import RunWorkload
-from app.storage import checklists, comparisons, diagnoses, hardware, models, runs, workloads
+from app.storage import checklists, comparisons, diagnoses, hardware, links, models, runs, workloads
 from app.storage.records import StoredHardware, StoredModel, StoredRun, StoredWorkload
 
 VERSION = 1
@@ -30,6 +30,9 @@ def exported_items(*, session: Session, app_version: str) -> Iterator[dict[str, 
         yield {"kind": "model", **_entry(model)}
     for workload in workloads.list_all(session=session):
         yield {"kind": "workload", **_entry(workload)}
+    for link in links.list_all(session=session):
+        told = _plain(asdict(link))
+        yield {**told, "kind": "remembered_link", "of": told["kind"]}
     for run in runs.iterate_runs(session=session):
         yield {"kind": "run", **run_json(run)}
     for comparison in comparisons.iterate_comparisons(session=session):
@@ -62,6 +65,8 @@ def run_json(run: StoredRun) -> dict[str, Any]:
         "model": run.model_id,
         "model_hint": run.model_hint,
         "model_is_guess": run.model_is_guess,
+        "facts": dict(run.facts),
+        "series_name": run.series_name,
         "workload_id": run.workload_id,
         "workload": _workload(parsed.workload),
         "workload_overrides": dict(run.workload_overrides),
