@@ -33,10 +33,24 @@ DERIVED_UNITS: Mapping[str, str] = {
     "step_expected_s": "s",
     "step_serial_bound_s": "s",
     "operation_expected_s": "s",
+    "overlapped_time_s": "s",
+    "serial_time_s": "s",
+    "fused_time_s": "s",
+    "product_time_s": "s",
+    "exchange_time_s": "s",
+    "exposed_communication_s": "s",
+    "exposed_share": "1",
+    "compute_only_s": "s",
+    "pipeline_step_s": "s",
+    "bubble_s": "s",
+    "bubble_share": "1",
+    "in_flight_micro_batches": "1",
+    "parameter_copies": "1",
 }
-"""What no file reports: the share of its own bound that a run reaches, and an estimate's times. With their units."""
+"""What no file reports, with the unit: the share of its own bound that a run reaches, an estimate's times, and what the
+communication page computes of an overlap, a step's exposed time and a pipeline."""
 
-_LOWER = LOWER_IS_BETTER | {"step_bound_s", "step_expected_s", "step_serial_bound_s", "operation_expected_s"}
+_LOWER = LOWER_IS_BETTER | (DERIVED_UNITS.keys() - {"of_bound"})
 _HIGHER = HIGHER_IS_BETTER | {"of_bound"}
 
 _WORDS: Mapping[str, str] = {
@@ -91,6 +105,19 @@ _WORDS: Mapping[str, str] = {
     "step_expected_s": "expected time of a step",
     "step_serial_bound_s": "serial bound of a step",
     "operation_expected_s": "expected time of the operation",
+    "overlapped_time_s": "time of product and exchange",
+    "serial_time_s": "time one after the other",
+    "fused_time_s": "time in one kernel",
+    "product_time_s": "time of the product alone",
+    "exchange_time_s": "time of the exchange alone",
+    "exposed_communication_s": "exposed communication",
+    "exposed_share": "exposed share of the step",
+    "compute_only_s": "step without communication",
+    "pipeline_step_s": "time of the pipeline's step",
+    "bubble_s": "pipeline bubble",
+    "bubble_share": "bubble share of the step",
+    "in_flight_micro_batches": "micro-batches in flight",
+    "parameter_copies": "stages held by a device",
 }
 
 _HEADLINE_ORDER: tuple[str, ...] = (
@@ -116,6 +143,9 @@ _HEADLINE_ORDER: tuple[str, ...] = (
     "mfu",
     "mbu",
     "duration_s",
+    "overlapped_time_s",
+    "exposed_communication_s",
+    "pipeline_step_s",
 )
 
 # Phases that a mode of a run speaks of; a mode not listed (or none) may be any.
@@ -126,6 +156,9 @@ _PHASES_OF: Mapping[str, frozenset[str]] = {
     "decode": frozenset({"decode"}),
     "train": frozenset({"train"}),
     "kernel": frozenset({"kernel"}),
+    "step": frozenset({"prefill", "decode", "train"}),
+    "overlap": frozenset({"overlap"}),
+    "pipeline": frozenset({"pipeline"}),
 }
 
 
@@ -143,6 +176,11 @@ FROZEN_FIELDS: tuple[FrozenField, ...] = (
     FrozenField("parameters", "parameters", "BC-01"),
     FrozenField("mode", "mode", "BC-05"),
     FrozenField("operation", "operation", "BC-05"),
+    FrozenField("stages", "pipeline stages", "BC-05"),
+    FrozenField("micro_batches", "micro-batches", "BC-05"),
+    FrozenField("pass_times", "times of a pass", "BC-05"),
+    FrozenField("schedule", "pipeline schedule", None),
+    FrozenField("chunks", "chunks of the product", None),
     FrozenField("batch", "batch", "BC-05"),
     FrozenField("concurrency", "concurrency", "BC-05"),
     FrozenField("request_rate", "request rate", "BC-05"),
@@ -631,8 +669,8 @@ def _disagree(a: Item, b: Item, key: str) -> bool:
     left, right = a.frozen.get(key), b.frozen.get(key)
     if left is None or right is None:
         return False
-    if key == "mode" and a.kind != b.kind and _phases(a) & _phases(b):
-        return False  # a decode step is part of what a serving run does
+    if key == "mode" and (a.kind != b.kind or "step" in (left, right)) and _phases(a) & _phases(b):
+        return False  # a decode step is part of what a serving run does, and "step" does not say which one it is
     if key == "context_len" and all(item.kind == "run" and "output_len" in item.frozen for item in (a, b)):
         return False  # it follows from the lengths, which are compared themselves
     numbers = [isinstance(x, (int, float)) and not isinstance(x, bool) for x in (left, right)]

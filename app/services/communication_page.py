@@ -211,7 +211,8 @@ _BODIES: Mapping[str, Callable[[Values], dict[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class PageAnswer:
-    """An answer in the API's shape with its sentence; `bound_request` is set where a comparison can hold the step."""
+    """An answer in the API's shape with its sentence; `bound_request` is the step or operation that a comparison can
+    hold. Without one it holds the question itself (`frozen`), where its kind is one of them."""
 
     question: Question
     body: Mapping[str, Any]
@@ -221,6 +222,15 @@ class PageAnswer:
     bound_request: Mapping[str, Any] | None = None
     step: Mapping[str, Any] | None = None
     capacity: float | None = None
+
+    @property
+    def frozen(self) -> Mapping[str, Any] | None:
+        """What the page adds to a comparison; None where comparisons have nothing for the question as it was asked."""
+        if self.bound_request is not None:
+            return {"kind": "estimate", "request": self.bound_request}
+        if self.question.id in ("overlap", "exposed", "pipeline"):
+            return {"kind": "estimate", "estimate": self.question.id, "request": self.body}
+        return None
 
 
 def answer(ctx: Context, question: Question, values: Values) -> PageAnswer:

@@ -27,6 +27,14 @@ from app.domain.model import ModelSpec
 from app.domain.run import Finding
 from app.domain.workload import Workload
 from app.importers.reading import clean
+from app.services.compare_communication import (
+    CommunicationItem,
+    FrozenCommunication,
+    FrozenExposed,
+    FrozenOverlap,
+    FrozenPipeline,
+    answer_of,
+)
 from app.services.context import Context
 from app.services.contracts import BoundRequest, CollectiveBody, Contract, OpRequest
 from app.services.estimate import BoundEstimate, OpEstimate, bound_json, estimate_bound, estimate_op, op_json
@@ -75,12 +83,19 @@ class RunItem(Contract):
 
 def _estimate_kind(value: Any) -> str:
     kind = value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
-    return "op item" if kind == "op" else "bound item"
+    return f"{kind} item" if kind in ("op", "overlap", "exposed", "pipeline") else "bound item"
 
 
 class EstimateItem(Contract):
+    """An estimate of any of five kinds: a step, one operation, or what `/comm` answers of overlap, exposed time and
+    pipelines."""
+
     estimate: Annotated[
-        Annotated[FrozenEstimate, Tag("bound item")] | Annotated[FrozenOp, Tag("op item")],
+        Annotated[FrozenEstimate, Tag("bound item")]
+        | Annotated[FrozenOp, Tag("op item")]
+        | Annotated[FrozenOverlap, Tag("overlap item")]
+        | Annotated[FrozenExposed, Tag("exposed item")]
+        | Annotated[FrozenPipeline, Tag("pipeline item")],
         Discriminator(_estimate_kind),
     ]
     label: Label | None = None
@@ -208,6 +223,7 @@ class _Gathered:
     request: BoundRequest | None = None
     op: OpEstimate | None = None
     op_request: OpRequest | None = None
+    communication: CommunicationItem | None = None
 
 
 def freeze(ctx: Context, items: Sequence[RunItem | EstimateItem], baseline: int) -> dict[str, Any]:
@@ -216,7 +232,12 @@ def freeze(ctx: Context, items: Sequence[RunItem | EstimateItem], baseline: int)
         raise InvalidInput(("baseline",), f"must be one of the items 0 to {len(items) - 1}, not {baseline}")
     gathered = [_gather(ctx, item, number) for number, item in enumerate(items)]
     labels = _unique([one.label for one in gathered])
-    reported = {m.key for one in gathered if one.run is not None for m in one.run.run.parsed.metrics}
+    reported = {
+        m.key
+        for one in gathered
+        if one.run is not None and one.communication is None
+        for m in one.run.run.parsed.metrics
+    }
     sides = [_side(one, label, reported) for one, label in zip(gathered, labels, strict=True)]
     result = compare(sides, baseline)
     frozen_items = [
@@ -237,6 +258,11 @@ def _gather(ctx: Context, item: RunItem | EstimateItem, number: int) -> _Gathere
         asked = item.estimate.request
         op = _at(("items", number, "estimate", "request"), lambda: estimate_op(ctx, asked))
         return _Gathered(label or op_label(op, asked), item.book_as, op=op, op_request=asked)
+    if isinstance(item.estimate, FrozenCommunication):
+        of = item.estimate
+        found = _at(("items", number, "estimate", "request"), lambda: answer_of(ctx, of))
+        told = None if found.run is None else get_view(ctx, found.run)
+        return _Gathered(label or found.label[:MAX_LABEL], item.book_as, run=told, communication=found)
     request = item.estimate.request
     estimate = _at(("items", number, "estimate", "request"), lambda: estimate_bound(ctx, request))
     return _Gathered(label or estimate_label(estimate), item.book_as, estimate=estimate, request=request)
@@ -250,6 +276,8 @@ def _at(loc: tuple[str | int, ...], work: Callable[[], T]) -> T:
         raise InvalidInput((*loc, *error.loc), error.reason) from error
     except MissingFigure as error:
         raise InvalidInput((*loc, "hardware"), str(error)) from error
+    except NotFound as error:
+        raise InvalidInput((*loc, "run"), "there is no such run") from error
     except UnsupportedArchitecture as error:
         raise InvalidInput((*loc, "model"), str(error)) from error
 
@@ -313,6 +341,11 @@ def _unique(labels: Sequence[str]) -> list[str]:
 
 
 def _side(one: _Gathered, label: str, reported: set[str]) -> Item:
+    if one.communication is not None:
+        # the run that told the times also says what ran
+        stated = {} if one.run is None else run_frozen(one.run)
+        stated |= one.communication.frozen
+        return Item(label, "estimate", one.communication.values, stated, one.book_as)
     if one.run is not None:
         return Item(
             label,
@@ -512,7 +545,13 @@ def _item_json(ctx: Context, one: _Gathered, side: Item, number: int) -> dict[st
             key: {k: v for k, v in asdict(value).items() if v is not None} for key, value in side.values.items()
         },
     }
-    if one.run is not None:
+    hardware: HardwareProfile | None
+    model: ModelSpec | None
+    if one.communication is not None:
+        found = one.communication
+        hardware, model = found.hardware, None
+        item["estimate"] = {"kind": found.kind, "request": _plain(found.request), "answer": _plain(found.answer)}
+    elif one.run is not None:
         item["run"] = frozen_run(run_json(one.run))
         hardware, model = one.run.hardware, one.run.model
     elif one.op is not None and one.op_request is not None:

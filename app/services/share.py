@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 from app.domain.comparison import metric_label
 from app.domain.errors import DomainError
 from app.services.compare import comparison_json
+from app.services.compare_communication import FIGURES, asked_again
 from app.services.context import Context
 from app.services.contracts import BoundRequest, Contract, OpRequest
 from app.services.estimate import bound_json, estimate_bound, estimate_op, op_json
@@ -126,6 +127,9 @@ def _moved(ctx: Context, item: Mapping[str, Any]) -> Iterator[MovedFigure]:
     if item["estimate"]["kind"] == "op":
         yield from _moved_op(ctx, item)
         return
+    if item["estimate"]["kind"] in FIGURES:
+        yield from _moved_communication(ctx, item)
+        return
     try:
         # the frozen profile and model, not those that have their names today
         request = BoundRequest.model_validate(
@@ -158,6 +162,20 @@ def _moved_op(ctx: Context, item: Mapping[str, Any]) -> Iterator[MovedFigure]:
     for words, read in (("bound of the operation", _bound), ("expected time of the operation", _expected)):
         if not _same(read(answer), read(today)):
             yield MovedFigure(index, label, words, "s", read(answer), read(today))
+
+
+def _moved_communication(ctx: Context, item: Mapping[str, Any]) -> Iterator[MovedFigure]:
+    index, label, answer = item["index"], item["label"], item["estimate"]["answer"]
+    figures = FIGURES[item["estimate"]["kind"]]
+    try:
+        today = asked_again(ctx, item)
+    except (DomainError, ValidationError) as error:
+        words, unit, read = figures[0]
+        yield MovedFigure(index, label, words, unit, read(answer), None, str(error).split("\n")[0][:300])
+        return
+    for words, unit, read in figures:
+        if not _same(read(answer), read(today)):
+            yield MovedFigure(index, label, words, unit, read(answer), read(today))
 
 
 def _same(before: float | None, now: float | None) -> bool:

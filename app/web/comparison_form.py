@@ -12,6 +12,7 @@ from starlette.datastructures import FormData, QueryParams
 
 from app.domain.errors import InvalidInput
 from app.services.compare import MAX_ITEMS, ComparisonRequest
+from app.services.compare_communication import CALLS
 from app.web.rendering import query
 from app.web.security import NotStrictJson, check_json
 
@@ -21,11 +22,15 @@ MAX_ADDRESS = 8000
 
 @dataclass(frozen=True, slots=True)
 class BuiltItem:
-    """One row of the form: a run's id or an estimate's request, with what a person typed about it."""
+    """One row of the form: a run's id or an estimate's request, with what a person typed about it.
+
+    `question` is the kind of an estimate that its request does not tell: overlap, exposed or pipeline.
+    """
 
     kind: str
     run: str = ""
     request: Mapping[str, Any] = field(default_factory=dict)
+    question: str = ""
     label: str = ""
     book_as: str = ""
 
@@ -34,7 +39,7 @@ class BuiltItem:
         body: dict[str, Any] = {"run": self.run}
         if self.kind == "estimate":
             # an operation's body names it; a step's has a workload instead
-            kind = "op" if "op" in self.request else "bound"
+            kind = self.question or ("op" if "op" in self.request else "bound")
             body = {"estimate": {"kind": kind, "request": dict(self.request)}}
         if self.label.strip():
             body["label"] = self.label
@@ -45,6 +50,8 @@ class BuiltItem:
     def tray(self) -> dict[str, Any]:
         """As the tray and the form's address hold it."""
         what = {"kind": "run", "id": self.run} if self.kind == "run" else {"kind": "estimate", "request": self.request}
+        if self.question:
+            what["estimate"] = self.question
         return what | {"label": self.label} | ({"book_as": self.book_as} if self.book_as else {})
 
 
@@ -186,7 +193,9 @@ def _tray_item(entry: Any) -> BuiltItem | None:
     if entry.get("kind") == "run" and isinstance(entry.get("id"), str):
         return BuiltItem("run", run=entry["id"], label=label or "", book_as=book or "")
     if entry.get("kind") == "estimate" and isinstance(entry.get("request"), dict):
-        return BuiltItem("estimate", request=entry["request"], label=label or "", book_as=book or "")
+        asked = entry.get("estimate")
+        question = asked if isinstance(asked, str) and asked in CALLS else ""
+        return BuiltItem("estimate", request=entry["request"], question=question, label=label or "", book_as=book or "")
     return None
 
 

@@ -11,6 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from fastapi.testclient import TestClient
 
+from app.services.compare_communication import FrozenPipeline, answer_of
+from app.services.share import moved_figures
 from app.web.formatting import exact
 
 PARTIAL = {"HX-Request": "true", "HX-Request-Type": "partial"}
@@ -362,3 +364,99 @@ def test_a_collective_goes_into_a_comparison(client: TestClient) -> None:
     assert refused.json()["errors"][0]["loc"] == ["items", 0, "estimate", "request", "hardware"]
     wrong = {"estimate": {"kind": "op", "request": {"hardware": "nvidia-h100-sxm", "op": {"op": "collective"}}}}
     assert client.post("/api/v1/comparisons", json={"title": "t", "items": [wrong]}).status_code == 422
+
+
+COMPARED = {
+    "overlap": (
+        tuple(f"hardware=nvidia-h100-sxm&m=8192&n=8192&k=3584&chunks={chunks}" for chunks in (1, 4)),
+        {"overlapped_time_s": "time_s", "exposed_communication_s": "exposed_s", "exchange_time_s": "communication_s"},
+    ),
+    "exposed": (
+        ("step=1&compute_only=0.8", "step=0.9&compute_only=0.8"),
+        {"exposed_communication_s": "exposed_s", "exposed_share": "exposed_share", "step_time_s": "step_s"},
+    ),
+    "pipeline": (
+        ("schedule=1f1b&stages=8&micro_batches=32", "schedule=dualpipe&stages=8&micro_batches=32"),
+        {"pipeline_step_s": "time_s", "bubble_s": "bubble_s", "bubble_share": "bubble_share"},
+    ),
+}
+CALL_OF = {"overlap": "overlap", "exposed": "exposed-communication", "pipeline": "pipeline"}
+
+
+def on_the_page(client: TestClient, view: str, query: str) -> dict[str, Any]:
+    """What the page adds to the tray."""
+    page = client.get(f"/comm?view={view}&{query}").text
+    return json.loads(html.unescape(re.search(r'data-tray-add="([^"]+)"', page)[1]))  # type: ignore[index, no-any-return]
+
+
+@pytest.mark.parametrize("view", COMPARED)
+def test_overlap_exposed_time_and_pipelines_go_into_a_comparison(client: TestClient, view: str) -> None:
+    """Two of a kind side by side: the numbers of the call, frozen, shown, shared and exported."""
+    queries, metrics = COMPARED[view]
+    tray = [on_the_page(client, view, query) for query in queries]
+    assert all(item["estimate"] == view for item in tray)
+    items = [{"estimate": {"kind": view, "request": item["request"]}} for item in tray]
+    answers = [api(client, CALL_OF[view], **item["request"]) for item in tray]
+    made = client.post("/api/v1/comparisons", json={"title": "t", "items": items})
+    assert made.status_code == 201, made.text
+    found = made.json()
+    rows = {row["metric"]: row for row in found["metrics"]}
+    for metric, name in metrics.items():
+        cells = rows[metric]["cells"]
+        assert [cell["value"] for cell in cells] == [answer[name] for answer in answers]
+        assert cells[1]["ratio"] == pytest.approx(answers[1][name] / answers[0][name])
+        assert rows[metric]["better"] == "lower"
+    assert all(set(item["estimate"]["request"]) >= set(items[0]["estimate"]["request"]) for item in found["items"])
+    assert "Nothing can be held" not in found["sentence"]
+    shown = client.get(f"/comparisons/{found['id']}").text
+    for item in found["items"]:
+        assert html.escape(item["label"]) in shown
+    for format_ in ("csv", "json", "html"):
+        exported = client.get(f"/api/v1/comparisons/{found['id']}/export?format={format_}")
+        assert exported.status_code == 200
+        assert found["items"][0]["label"] in html.unescape(exported.text)
+    share = client.post(f"/api/v1/comparisons/{found['id']}/share", json={}).json()
+    assert client.get(f"/api/v1/shares/{share['token']}").json()["moved"] == []
+    assert client.get(f"/s/{share['token']}").status_code == 200
+    form = client.get("/comparisons/new", params={"title": "t", "items": json.dumps(tray)})
+    assert form.status_code == 200
+    assert "What differs" in form.text  # the preview of what would be frozen
+    assert all(item["label"] in html.unescape(form.text) for item in tray)
+
+
+def test_a_moved_figure_of_a_pipeline_is_said() -> None:
+    """A frozen answer that today's code would give otherwise, or not at all."""
+    request = {"schedule": "1f1b", "stages": 4, "micro_batches": 8}
+    item: dict[str, Any] = {"index": 0, "label": "one", "kind": "estimate"}
+    told = answer_of(None, FrozenPipeline(kind="pipeline", request=request))  # type: ignore[arg-type]
+    frozen = {"kind": "pipeline", "request": told.request, "answer": dict(told.answer)}
+    assert moved_figures(None, {"items": [{**item, "estimate": frozen}]}) == ()  # type: ignore[arg-type]
+    frozen["answer"] = {**told.answer, "bubble_s": 1.0}
+    (moved,) = moved_figures(None, {"items": [{**item, "estimate": frozen}]})  # type: ignore[arg-type]
+    assert (moved.figure, moved.frozen, moved.now) == ("pipeline bubble", 1.0, 9.0)
+    frozen["request"] = {**told.request, "schedule": "dualpipe", "stages": 3}
+    (moved,) = moved_figures(None, {"items": [{**item, "estimate": frozen}]})  # type: ignore[arg-type]
+    assert moved.now is None
+    assert "must be even" in moved.reason
+
+
+def test_kinds_that_are_not_alike_have_no_ratio(client: TestClient) -> None:
+    """A pipeline, a step's exposed time and an overlap: a finding says that none is like another."""
+    asked = [on_the_page(client, view, COMPARED[view][0][0]) for view in ("exposed", "overlap", "pipeline")]
+    items = [{"estimate": {"kind": item["estimate"], "request": item["request"]}} for item in asked]
+    found = client.post("/api/v1/comparisons", json={"title": "t", "items": items}).json()
+    row = next(row for row in found["metrics"] if row["metric"] == "exposed_communication_s")
+    assert row["cells"][1]["ratio"] is None
+    assert "overlap against step" in row["cells"][1]["reason"]
+    assert any(finding["check"] == "not-comparable" for finding in found["findings"])
+    assert found["sentence"].startswith("Nothing can be held")
+    for kind, request, place in (
+        ("pipeline", {"schedule": "dualpipe", "stages": 3, "micro_batches": 12}, "stages"),
+        ("exposed", {"step_s": 1.0, "compute_only_s": 2.0}, "compute_only_s"),
+        ("exposed", {"run": "nothing"}, "run"),
+        ("overlap", {"hardware": "nope", "gemm": {"m": 8, "n": 8, "k": 8}, "ranks": 8}, "hardware"),
+    ):
+        wrong = {"title": "t", "items": [{"estimate": {"kind": kind, "request": request}}]}
+        refused = client.post("/api/v1/comparisons", json=wrong)
+        assert refused.status_code == 422, refused.text
+        assert refused.json()["errors"][0]["loc"] == ["items", 0, "estimate", "request", place]

@@ -57,6 +57,45 @@ _EXAMPLE = {
 }
 
 
+_PIPELINES = {
+    "title": "Two schedules of one pipeline",
+    "items": [
+        {
+            "estimate": {
+                "kind": "pipeline",
+                "request": {"schedule": schedule, "stages": 8, "micro_batches": 32},
+            }
+        }
+        for schedule in ("1f1b", "dualpipe")
+    ],
+}
+_OVERLAPS = {
+    "title": "A product and its exchange, uncut and in four chunks",
+    "items": [
+        {
+            "estimate": {
+                "kind": "overlap",
+                "request": {
+                    "hardware": "nvidia-h100-sxm",
+                    "gemm": {"m": 8192, "n": 8192, "k": 3584},
+                    "kind": "reduce_scatter",
+                    "ranks": 8,
+                    "chunks": chunks,
+                },
+            }
+        }
+        for chunks in (1, 4)
+    ],
+}
+_EXPOSED = {
+    "title": "Exposed communication before and after",
+    "items": [
+        {"estimate": {"kind": "exposed", "request": {"step_s": step, "compute_only_s": 0.8}}, "label": label}
+        for step, label in ((1.0, "before"), (0.9, "after"))
+    ],
+}
+
+
 class Loose(BaseModel):
     model_config = ConfigDict(extra="allow")
 
@@ -120,9 +159,26 @@ def list_comparisons(
 
 @router.post("/comparisons", status_code=201, summary="Freeze a comparison", response_model=ComparisonAnswer)
 def create_comparison(
-    ctx: Ctx, body: Annotated[ComparisonRequest, Body(openapi_examples={"precision": {"value": _EXAMPLE}})]
+    ctx: Ctx,
+    body: Annotated[
+        ComparisonRequest,
+        Body(
+            openapi_examples={
+                "precision": {"value": _EXAMPLE},
+                "overlap": {"value": _OVERLAPS},
+                "exposed": {"value": _EXPOSED},
+                "pipeline": {"value": _PIPELINES},
+            }
+        ),
+    ],
 ) -> Response:
-    """Items are frozen with everything that a reader sees: later edits change nothing of it."""
+    """Items are frozen with everything that a reader sees: later edits change nothing of it.
+
+    An item is a run, or an estimate with its `kind` and the body of the call that makes it: `bound`
+    (`POST /estimates/bound`), `op` (`/estimates/op`), `overlap` (`/estimates/overlap`), `exposed`
+    (`/estimates/exposed-communication`) or `pipeline` (`/estimates/pipeline`). Ratios are given between items that
+    did the same kind of work; where they did not, a finding says so.
+    """
     stored = compare.create_comparison(ctx, body)
     return FiniteJSONResponse(
         compare.comparison_json(stored), status_code=201, headers={"Location": f"/api/v1/comparisons/{stored.id}"}

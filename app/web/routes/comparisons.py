@@ -14,6 +14,7 @@ from app.catalog.names import AmbiguousName, UnknownName
 from app.domain.errors import InvalidInput
 from app.services import compare, share
 from app.services.compare import MAX_ITEMS, MAX_LABEL, MAX_NOTES, MAX_TITLE, ComparisonRequest
+from app.services.compare_communication import CALLS
 from app.services.context import Context
 from app.services.runs import RunQuery, list_runs
 from app.services.share import ShareRequest
@@ -157,6 +158,10 @@ def _shown(ctx: Context, item: BuiltItem) -> _ShownItem:
             return _ShownItem(item, item.label or item.run[:80], "This run does not exist (any more): remove it.")
         return _ShownItem(item, summary.name, f"run, {summary.format}")
     request = item.request
+    if item.question:
+        what = CALLS[item.question]
+        on = f" on {_name(ctx, request, 'hardware')}" if "hardware" in request else ""
+        return _ShownItem(item, f"{what}{on}", "estimate")
     op = request.get("op")
     if isinstance(op, dict):
         what = str(op.get("kind") or op.get("op") or "operation")[:40].replace("_", "-")
