@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from app.domain.cost import Op
 from app.domain.denoiser import Denoiser, UNet, unet_steps
-from app.domain.inputs import source_tokens
+from app.domain.inputs import source_tokens, visual_tokens
 from app.domain.layout import Layout
 from app.domain.model import (
     STATE_MIXERS,
@@ -89,8 +89,7 @@ def layer_tensors(model: ModelSpec, workload: Workload, layout: Layout, group: L
     """What one layer of a group keeps for its backward pass (F-6.5 for gated blocks, F-6.7 for experts)."""
     tp = workload.parallel.tp
     a = workload.dtypes.bytes_of("activations")
-    # sequence parallelism keeps 1/tp of everything that is as wide as the residual stream
-    h = model.hidden_size / (tp if workload.parallel.sequence_parallel else 1) * a
+    h = _stream(model, workload)
     tensors = [Tensor(2.0 * h, "norms")]  # the inputs of both norms
     for mixer in mixer_parts(group.mixer):
         held = "state_mixer" if isinstance(mixer, STATE_MIXERS) else "attention"
@@ -170,22 +169,54 @@ def _state_width(mixer: object, tp: int) -> float:
 def saved_activations(
     model: ModelSpec, workload: Workload, layout: Layout, tokens: float, share: float
 ) -> SavedActivations:
-    """Bytes that a stage's layers save for the backward pass. `share` is the stage's part of the layers."""
+    """Bytes that a stage's layers save for the backward pass. `share` is the stage's part of the layers.
+
+    What runs beside them counts like them: an encoder over its source, a tower over the patches behind the workload's
+    tokens, with the projector's input, and prediction modules over every token, with what their norms and projection
+    read. The backward pass of one follows that of the other, so only the largest is brought back at a time.
+    """
     if model.denoiser is not None:
         return SavedActivations(_saved_by_denoiser(model.denoiser, workload, tokens), 0.0, 0.0)
-    again, to_host = workload.recomputed, frozenset(workload.offload.activations)
-    kept = moved = brought = fetched = 0.0
+    parts = [_saved_by_layers(model, model.layers, workload, layout, tokens, share)]
     if model.encoder is not None:
         source = float(workload.batch * source_tokens(model, workload))
-        inner = saved_activations(model.encoder, workload, layout, source, 1.0)
-        kept, moved, brought = inner.kept, inner.moved, inner.live
-    h = model.hidden_size / (workload.parallel.tp if workload.parallel.sequence_parallel else 1)
-    for group in model.layers:
+        parts.append(saved_activations(model.encoder, workload, layout, source, 1.0))
+    visual = visual_tokens(model, workload) if model.tower is not None else 0
+    if model.tower is not None and visual:
+        words = float(workload.batch * visual)
+        parts.append(saved_activations(model.tower.stack, workload, layout, words * model.tower.merge, 1.0))
+        reads = words * model.tower.projector_elements / model.hidden_size * workload.dtypes.bytes_of("activations")
+        parts.append(_outside_layers([Tensor(reads, "norms")], workload, 1.0))
+    if model.prediction is not None:
+        h = _stream(model, workload)
+        front = [Tensor(2.0 * h, "norms"), Tensor(2.0 * h, "norms", frozenset({"norms", "layer"}))]
+        for _ in range(workload.prediction_modules):
+            parts.append(_outside_layers(front, workload, tokens))
+            parts.append(_saved_by_layers(model, model.prediction.layers, workload, layout, tokens, 1.0))
+    return SavedActivations(
+        kept=sum(part.kept for part in parts),
+        live=max(part.live for part in parts),
+        moved=sum(part.moved for part in parts),
+    )
+
+
+def _stream(model: ModelSpec, workload: Workload) -> Bytes:
+    """Bytes a token of the residual stream on one rank: sequence parallelism keeps 1/tp of everything so wide."""
+    p = workload.parallel
+    return model.hidden_size / (p.tp if p.sequence_parallel else 1) * workload.dtypes.bytes_of("activations")
+
+
+def _saved_by_layers(
+    model: ModelSpec, groups: Iterable[LayerGroup], workload: Workload, layout: Layout, tokens: float, share: float
+) -> SavedActivations:
+    again, to_host = workload.recomputed, frozenset(workload.offload.activations)
+    kept = moved = brought = fetched = 0.0
+    for group in groups:
         tensors = layer_tensors(model, workload, layout, group)
         if "layer" in again:
             # only the layer's input stays; the whole layer comes back
             brought = max(brought, tokens * sum(tensor.size for tensor in tensors))
-            left = [Tensor(h * workload.dtypes.bytes_of("activations"), "norms")]
+            left = [Tensor(_stream(model, workload), "norms")]
         else:
             brought = max(brought, tokens * sum(tensor.size for tensor in tensors if tensor.made_by & again))
             left = [tensor for tensor in tensors if not tensor.made_by & again]
@@ -194,6 +225,15 @@ def saved_activations(
         moved += group.count * away
         fetched = max(fetched, away)
     return SavedActivations(kept * share, brought + min(_PREFETCHED * fetched, moved * share), moved * share)
+
+
+def _outside_layers(tensors: Iterable[Tensor], workload: Workload, tokens: float) -> SavedActivations:
+    """What is read before or behind a stack's layers: freed and moved like what lies in them, and fetched whole."""
+    again, to_host = workload.recomputed, frozenset(workload.offload.activations)
+    back = tokens * sum(tensor.size for tensor in tensors if tensor.made_by & again)
+    left = [tensor for tensor in tensors if not tensor.made_by & again]
+    away = tokens * sum(tensor.size for tensor in left if tensor.held_by in to_host or "layer" in to_host)
+    return SavedActivations(tokens * sum(tensor.size for tensor in left) - away, back + away, away)
 
 
 def _saved_by_denoiser(denoiser: Denoiser, workload: Workload, tokens: float) -> float:
@@ -228,6 +268,9 @@ _NAMES: Mapping[str, frozenset[str]] = {
 }
 """Forward rows of each module that is part of a stage, by name."""
 
+_FRONT = frozenset({"hidden state norm", "embedding norm"})
+"""Norms of a prediction module before its layers: no sum is fused with them."""
+
 _STAGES: Mapping[str, str] = {"mlp": "mlp", "moe_layer": "moe", "state_mixer": "state mixer"}
 """Modules that are a whole stage of a layer, without its norm: a checkpoint runs its exchanges again too."""
 
@@ -237,7 +280,13 @@ def modules_of(model: ModelSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if model.denoiser is not None:
         return ("attention_core", "layer"), ()
     again, held = {"layer"}, {"layer"}
-    stacks: Iterable[ModelSpec] = (model,) if model.encoder is None else (model, model.encoder)
+    stacks = [model]
+    if model.encoder is not None:
+        stacks.append(model.encoder)
+    if model.tower is not None:
+        stacks.append(model.tower.stack)
+    if model.prediction is not None:
+        stacks.append(replace(model, layers=model.prediction.layers))
     plain = Workload(phase="train")
     one = Layout(1.0, 1, 1, 1, 1, 1.0, 1.0, 8, True)
     for stack in stacks:
@@ -253,17 +302,21 @@ def modules_of(model: ModelSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def recomputed_rows(model: ModelSpec, workload: Workload, layers: list[Op]) -> list[Op]:
     """Forward rows of a step's layers that run again in the backward pass, each once."""
     modules = workload.recomputed & frozenset(modules_of(model)[0]) if workload.recomputed else frozenset()
-    if "layer" in modules:
-        return list(layers)
-    # what a tower or a prediction module keeps is not counted, so there is nothing of theirs to make again
-    beside = ("prediction ", *(() if model.tower is None else (f"{model.tower.modality} ",)))
+    tower = None if model.tower is None else f"{model.tower.modality} "
     rows = []
     for op in layers:
-        name = op.base.removeprefix("encoder ")
-        if op.kind == "attention" and "attention_core" in modules:
+        beside = next((prefix for prefix in ("prediction ", tower) if prefix and op.base.startswith(prefix)), "")
+        name = op.base.removeprefix(beside).removeprefix("encoder ")
+        if "layer" in modules:
+            # of what runs beside the layers, the ends of a tower and a module's projection keep what they read
+            if not beside or (op.stage not in ("embedding", "head") and name != "projection"):
+                rows.append(op)
+        elif op.kind == "attention" and "attention_core" in modules:
             rows.append(op)
-        elif any(_belongs(op, name, module) for module in modules) and not name.startswith(beside):
+        elif any(_belongs(op, name, module) for module in modules):
             rows.append(_from_the_sum(op) if name in _NAMES["norms"] else op)
+        elif beside == "prediction " and name in _FRONT and "norms" in modules:
+            rows.append(op)
     return rows
 
 

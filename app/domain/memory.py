@@ -460,8 +460,9 @@ def _objects(model: ModelSpec, workload: Workload, layout: Layout, stage: int) -
         saved = saved_activations(model, workload, layout, tokens, share)
         objects["activations"] = micro_batches_in_flight(workload, stage) * saved.kept + saved.live
         if has_head:
-            # bf16 logits with their gradient, and the fp32 copy the softmax works on (F-6.6)
-            objects["logits"] = tokens * model.vocab_size / p.tp * (a + a + 4.0)
+            # bf16 logits with their gradient, and the fp32 copy the softmax works on (F-6.6); the loss of a prediction
+            # module writes its gradient in the forward pass, where it waits for the backward one
+            objects["logits"] = tokens * model.vocab_size / p.tp * (a + a + 4.0 + workload.prediction_modules * a)
     else:
         context = workload.context_len + workload.seq_len
         pages = -(-context // workload.kv.page_tokens) * workload.kv.page_tokens
@@ -476,6 +477,9 @@ def _objects(model: ModelSpec, workload: Workload, layout: Layout, stage: int) -
         if model.encoder is not None and not decoding:
             source = workload.batch * source_tokens(model, workload)
             objects["activations"] = max(objects["activations"], source * a * _widest_layer(model.encoder, layout))
+        if model.tower is not None and not decoding:
+            patches = workload.batch * visual_tokens(model, workload) * model.tower.merge
+            objects["activations"] = max(objects["activations"], patches * a * _widest_layer(model.tower.stack, layout))
         if has_head:
             positions = workload.batch if workload.phase == "prefill" else tokens
             objects["logits"] = positions * model.vocab_size / p.tp * 4.0

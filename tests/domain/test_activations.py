@@ -20,6 +20,7 @@ from app.domain.workload import Offload, OffloadModule, Parallel, RecomputeModul
 
 CATALOG = load_catalog()
 LLAMA, DEEPSEEK = CATALOG.models["llama-3.1-8b"], CATALOG.models["deepseek-v3"]
+QWEN_VL = CATALOG.models["qwen2.5-vl-7b"]
 TRAIN = Workload(phase="train", batch=1, seq_len=4096)
 MODELS = ("llama-3.1-8b", "deepseek-v3", "gemma-3-27b", "mamba2-2.7b", "jamba-v0.1", "t5-v1.1-xxl", "flux.1-dev")
 
@@ -135,6 +136,55 @@ def test_state_on_the_host() -> None:
     # all matrices come in twice (the embedding's rows of 4,096 tokens), gradients go out once
     matrices = n - table - (2 * 32 + 1) * 4096
     assert host(LLAMA, both) == pytest.approx(2 * 2 * (matrices + 4096 * 4096) + 2 * n)
+
+
+def test_a_tower_keeps_its_activations_by_hand() -> None:
+    """Qwen2.5-VL 7B: 32 layers, 1,280 wide, 16 heads of 80, MLP of 3,420; four patches a token of the model."""
+    words, patches = 1024, 4 * 1024
+    plain = acts(QWEN_VL)
+    with_picture = acts(QWEN_VL, visual_tokens=words)
+    norms, product = 2 * 1280 * 2, 3420 * 2
+    # inputs of both norms and of what follows them, queries, keys and values, the output, the three of the gated MLP
+    layer = 2 * (2 * 1280 + 2 * 1280 + 3 * 1280 + 1280 + 3 * 3420) + 4 * 16
+    # the merger's two products read as one would that has all their 44.5 million elements
+    projector = 2 * 44_491_264 / 3584
+    assert with_picture - plain == pytest.approx(32 * layer * patches + projector * words)
+    # one layer's worth comes back, of the tower or of the 28 layers, whichever has more
+    again = {"recompute_modules": ("norms", "mlp_activation")}
+    freed = 32 * (norms + product) * patches
+    back = max((norms + product) * patches, (2 * 3584 + 18944) * 2 * 4096)
+    less = 28 * (2 * 3584 + 18944) * 2 * 4096
+    assert with_picture - acts(QWEN_VL, visual_tokens=words, **again) == pytest.approx(freed + less - back)
+    assert total(QWEN_VL, "executed", visual_tokens=words, **again) - total(
+        QWEN_VL, "executed", visual_tokens=words
+    ) > total(QWEN_VL, "executed", **again) - total(QWEN_VL, "executed")
+    # a whole layer keeps its input, and the projector is not run again
+    full = acts(QWEN_VL, visual_tokens=words, recompute="full") - acts(QWEN_VL, recompute="full")
+    assert full == pytest.approx(32 * 1280 * 2 * patches + projector * words)
+    rows = cost_table(QWEN_VL, replace(TRAIN, visual_tokens=words, recompute="full")).ops
+    assert [op.name for op in rows if op.base == "vision projector" and op.direction == "recompute"] == []
+    moved = replace(TRAIN, visual_tokens=words, offload=Offload(activations=("mlp",)))
+    without = replace(moved, visual_tokens=0)
+    mlp = (1280 + 3 * 3420) * 2
+    assert host(QWEN_VL, moved) - host(QWEN_VL, without) == pytest.approx(2 * 32 * mlp * patches)
+
+
+def test_a_prediction_module_keeps_its_activations_by_hand() -> None:
+    """DeepSeek-V3: what two norms and a projection of two widths read, and one layer with latent attention."""
+    tokens, h = 4096, 7168
+    front = 2 * h + 2 * h
+    attention = 1536 + 576 + 128 * (192 + 192 + 128) + 128 * 128
+    experts = 8 * (h + 3 * 2048 + h) + 3 * 2048
+    layer = 2 * (2 * h + h + attention + h + experts) + 4 * 128 + 8 * 8
+    assert acts(DEEPSEEK, prediction_modules=1) - acts(DEEPSEEK) == pytest.approx(tokens * (2 * front + layer))
+    full = acts(DEEPSEEK, prediction_modules=1, recompute="full") - acts(DEEPSEEK, recompute="full")
+    assert full == pytest.approx(tokens * 2 * (2 * h + h))
+    logits = [memory_use(DEEPSEEK, replace(TRAIN, prediction_modules=n), None).objects["logits"] for n in (0, 1)]
+    assert logits[1] - logits[0] == tokens * 129_280 * 2
+    rows = cost_table(DEEPSEEK, replace(TRAIN, prediction_modules=1, recompute="full")).ops
+    again = {op.base for op in rows if op.direction == "recompute"}
+    assert "prediction hidden state norm" in again
+    assert "prediction projection" not in again
 
 
 @pytest.mark.parametrize("name", MODELS)
