@@ -37,8 +37,14 @@ FIXED = {
     "api": "/api/docs",
     "missing": "/nothing-here",
 }
-PARTS = {"/library/techniques", "/comparisons/new/runs", "/explore/thresholds", "/models/new/preview"}
-"""Addresses that answer with a part of a page, or that lead to another one."""
+PARTS = {
+    "/library/techniques",
+    "/comparisons/new/runs",
+    "/explore/thresholds",
+    "/models/new/preview",
+    "/probe/bytebound_probe.py",
+}
+"""Addresses that answer with a part of a page or a file, or that lead to another one."""
 
 # A new page is looked at from the day it exists.
 FIXED |= {

@@ -64,7 +64,7 @@ class ScenarioList(Loose):
     symptoms: list[dict[str, Any]]
 
 
-class CheckAnswer(Loose):
+class NodeCheckAnswer(Loose):
     """A comparison. `limit` says that the value is only known to be at most, or at least, this."""
 
     name: str
@@ -80,7 +80,7 @@ class StepAnswer(Loose):
     answer: Literal["yes", "no", "unknown"]
     decided_by: Literal["data", "user", "assumed"]
     near_threshold: bool
-    evidence: list[CheckAnswer]
+    evidence: list[NodeCheckAnswer]
 
 
 class NextAnswer(Loose):
@@ -90,7 +90,7 @@ class NextAnswer(Loose):
     choices: list[str]
 
 
-class TechniqueAnswer(Loose):
+class DirectionTechnique(Loose):
     """`predicted_saving_s` is null where no number can be had; `reason` says why."""
 
     id: str
@@ -109,7 +109,7 @@ class DirectionAnswer(Loose):
     title: str
     why: str
     status: Literal["found", "likely", "afterwards", "possible"]
-    techniques: list[TechniqueAnswer]
+    techniques: list[DirectionTechnique]
     measure_next: str
     avoid: str
 
