@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,10 +50,12 @@ def run_points(
     title: str,
     caption: str = "",
     ordered: bool = True,
+    linear: bool = False,
 ) -> ChartSpec:
     """The first `own` lines are those of the run at hand and drawn strongly, the others stand beside it.
 
-    Points over an axis that is not `ordered` (ranks, problems) are not joined.
+    Points over an axis that is not `ordered` (ranks, problems) are not joined. A wide axis is logarithmic unless it is
+    `linear` (steps of a training).
     """
     points = [point for line in lines.values() for point in line]
     factor, unit = _scale([point.y for point in points], y_unit)
@@ -90,7 +93,7 @@ def run_points(
         data=tuple(traces),
         layout={
             "margin": {"l": 60, "r": 16, "t": 8, "b": 52},
-            "xaxis": _x_axis([point.x for point in points], x_label, x_unit, ordered),
+            "xaxis": _x_axis([point.x for point in points], x_label, x_unit, ordered and not linear),
             "yaxis": {"title": {"text": f"{y_label}, {unit}" if unit else y_label}, **_y_kind(points)},
             "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
             "showlegend": len(lines) > 1,
@@ -128,12 +131,15 @@ def _scale(values: Sequence[float], unit: str) -> tuple[float, str]:
     return 1.0, unit
 
 
-def _x_axis(values: Sequence[float], x_label: str, x_unit: str, ordered: bool) -> dict[str, Any]:
+def _x_axis(values: Sequence[float], x_label: str, x_unit: str, may_be_log: bool) -> dict[str, Any]:
     shown = sorted(set(values))
-    if not ordered or len(shown) < 2 or shown[0] <= 0 or shown[-1] / shown[0] < _LOG_X:
+    if not may_be_log or len(shown) < 2 or shown[0] <= 0 or shown[-1] / shown[0] < _LOG_X:
         return {"title": {"text": x_label}, "rangemode": "normal"}
-    every = max(1, -(-(len(shown) - 1) // 4))  # five labels fit a phone
-    ticks = shown[::every]
+    apart = math.log(shown[-1] / shown[0]) / 5  # five labels fit a phone
+    ticks = [shown[0]]
+    for value in shown[1:]:
+        if math.log(value / ticks[-1]) >= apart:
+            ticks.append(value)
     return {
         "type": "log",
         "title": {"text": x_label},

@@ -42,6 +42,13 @@ _ELASTIC = re.compile(
     r"(?=\s*(?:\||$))",
     re.I,
 )
+_MARKS = (
+    re.compile(r"\[tuning\] Best (?:dispatch|combine)"),
+    re.compile(r"\[rank \d[^\n]{0,120}bandwidth: [\d.]{1,12} GB/s, avg_t="),
+    re.compile(r"EP:\s*\d{1,6}\s*/\s*\d{1,6}\s*\|[^\n]{0,80}GB/s \("),
+)
+"""What a line of each kind cannot lack; cheap enough to look for in any large text."""
+
 _SETTING = re.compile(
     r"(num_tokens|hidden|num_topk|num_experts|num_ranks|num_sms|use_fp8_dispatch|do_handle_copy|num_bias)\s*=\s*(\d{1,9})"
 )
@@ -61,7 +68,7 @@ class DeepepTest:
 
     def sniff(self, content: Content) -> Sniff:
         text = content.text
-        if "GB/s" in text and (_TUNED.search(text) or _BANDWIDTH.search(text) or _ELASTIC.search(text)):
+        if "GB/s" in text and any(mark.search(text) for mark in _MARKS):
             return Sniff(0.85, "dispatch and combine with their bandwidths")
         return Sniff(0.0, "no dispatch or combine bandwidth of DeepEP")
 

@@ -400,14 +400,13 @@ def _points_of(run: StoredRun, told: Mapping[str, Any], kind: str, ranks: int) -
     """The sizes of a swept run, out of place where it has both; of another one its single bandwidth."""
     by_size: dict[float, MeasuredPoint] = {}
     for row in run.parsed.kernels:
-        size, seconds = row.get("size_bytes"), row.get("time_s")
-        if not size or not seconds or size <= 0 or seconds <= 0 or row.get("wrong"):
+        count, took = _positive(row.get("size_bytes")), _positive(row.get("time_s"))
+        if count is None or took is None or row.get("wrong"):
             continue
-        if size not in by_size or row.get("placement") == "out-of-place":
-            rate = row.get("bus_bandwidth_bytes_per_s") or float(
-                bus_bandwidth(kind, float(size), ranks, float(seconds))
-            )
-            by_size[size] = _uploaded_point(run, float(size), ranks, float(seconds), float(rate))
+        rate = _positive(row.get("bus_bandwidth_bytes_per_s"))
+        rate = rate if rate is not None else _positive(float(bus_bandwidth(kind, count, ranks, took)))
+        if rate is not None and (count not in by_size or row.get("placement") == "out-of-place"):
+            by_size[count] = _uploaded_point(run, count, ranks, took, rate)
     if by_size:
         return list(by_size.values())
     value = run.parsed.value("bus_bandwidth_bytes_per_s")
@@ -416,6 +415,13 @@ def _points_of(run: StoredRun, told: Mapping[str, Any], kind: str, ranks: int) -
         return []
     seconds = float(bus_bandwidth(kind, float(size), ranks, 1.0)) / value
     return [_uploaded_point(run, float(size), ranks, seconds, value)]
+
+
+def _positive(value: Any) -> float | None:
+    """A finite number above zero; rows of one's own format may hold anything under any name."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if 0 < value < 1e30 and value > 1e-30 else None
 
 
 def _uploaded_point(run: StoredRun, size: float, ranks: int, seconds: float, rate: float) -> MeasuredPoint:

@@ -32,7 +32,8 @@ class MeasuredAt:
 class PointChart:
     """One measured quantity over what was varied. `lines` maps labels to points by rising x; the run's own come first.
 
-    `own` says how many of them are this run's. Where the axis is not `ordered`, its values are names with numbers.
+    `own` says how many of them are this run's. Where the axis is not `ordered`, its values are names with numbers; a
+    `linear` one is never drawn as a logarithm.
     """
 
     key: str
@@ -43,6 +44,7 @@ class PointChart:
     lines: Mapping[str, tuple[MeasuredAt, ...]]
     own: int
     ordered: bool = True
+    linear: bool = False
 
 
 def sweep_of(parsed: ParsedRun) -> Mapping[str, Any] | None:
@@ -162,7 +164,7 @@ def step_charts(run: StoredRun) -> tuple[PointChart, ...]:
             MeasuredAt(round(first + place * each), value, f"Step {first + place * each:.0f}", "")
             for place, value in enumerate(values)
         )
-        charts.append(PointChart(key, label, unit, "Step", "", {label: line}, 1))
+        charts.append(PointChart(key, label, unit, "Step", "", {label: line}, 1, linear=True))
     return tuple(charts)
 
 

@@ -205,6 +205,21 @@ def test_uploaded_bus_bandwidths_stand_beside_the_model(client: TestClient) -> N
     assert "Uploaded, 8 ranks" in client.get("/comm").text
 
 
+def test_odd_rows_of_an_uploaded_run_are_left_out(client: TestClient) -> None:
+    odd = [{"name": "x", "size_bytes": "many", "time_s": 1e-3}, {"name": "y", "size_bytes": True, "time_s": 0}]
+    run = {
+        "name": "all_reduce of our own",
+        "hardware": H200,
+        "metrics": {"bus_bandwidth_bytes_per_s": 4e11},
+        "series": {"ranks": 8},
+        "kernels": [*odd, {"name": "z", "size_bytes": 2**20, "time_s": 1e-5, "wrong": None}],
+    }
+    body = json.dumps({"bytebound": 1, "runs": [run]}).encode()
+    assert client.post("/api/v1/runs?filename=run.json", content=body).status_code == 201
+    (mine,) = [m for m in api(client, "collective", hardware=H200, bytes=2**30, ranks=8)["measured"] if m["uploaded"]]
+    assert (mine["bytes"], mine["time_s"]) == (2**20, 1e-5)
+
+
 def test_too_few_and_too_many_chunks_lose(client: TestClient) -> None:
     found = api(client, "overlap", hardware=H200, gemm={"m": 8192, "n": 8192, "k": 3584}, ranks=8)
     times = {point["chunks"]: point["time_s"] for point in found["chunk_counts"]}

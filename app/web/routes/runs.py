@@ -920,6 +920,7 @@ def _points_chart(chart: PointChart) -> dict[str, Any]:
         y_unit=chart.unit,
         title=_points_title(chart),
         ordered=chart.ordered,
+        linear=chart.linear,
     )
     return {"id": f"points-{chart.key.replace('.', '-')}", "spec": spec}
 
@@ -934,7 +935,7 @@ def _points_title(chart: PointChart) -> str:
         return over
     least, most = min(own, key=lambda p: p.y), max(own, key=lambda p: p.y)
     if chart.unit.endswith("/s"):
-        where = value_words(most.x, chart.x_unit) if chart.x_unit else f"{chart.x_label} {most.x:g}"
+        where = value_words(most.x, chart.x_unit) if chart.x_unit else f"{varied} {most.x:g}"
         return f"{over}: up to {value_words(most.y, chart.unit)} at {where}"
     return f"{over}: {value_words(least.y, chart.unit)} to {value_words(most.y, chart.unit)}"
 
