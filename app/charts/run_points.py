@@ -134,7 +134,7 @@ def _scale(values: Sequence[float], unit: str) -> tuple[float, str]:
 def _x_axis(values: Sequence[float], x_label: str, x_unit: str, may_be_log: bool) -> dict[str, Any]:
     shown = sorted(set(values))
     if not may_be_log or len(shown) < 2 or shown[0] <= 0 or shown[-1] / shown[0] < _LOG_X:
-        return {"title": {"text": x_label}, "rangemode": "normal"}
+        return {"title": {"text": label(x_label)}, "rangemode": "normal"}
     apart = math.log(shown[-1] / shown[0]) / 5  # five labels fit a phone
     ticks = [shown[0]]
     for value in shown[1:]:
@@ -142,7 +142,7 @@ def _x_axis(values: Sequence[float], x_label: str, x_unit: str, may_be_log: bool
             ticks.append(value)
     return {
         "type": "log",
-        "title": {"text": x_label},
+        "title": {"text": label(x_label)},
         "tickvals": ticks,
         "ticktext": [value_words(tick, x_unit) if x_unit else short(tick, 6) for tick in ticks],
         "tickangle": 0,

@@ -83,3 +83,11 @@ def test_lists_show_a_number_of_every_kind(client: TestClient) -> None:
     for words in ("bus bandwidth", "of a device", "a kernel", "a device"):
         assert words in page
     assert "not reported" not in page.partition("<tbody")[2].partition("</tbody>")[0]
+
+
+def test_words_of_a_file_stay_words_in_its_charts(client: TestClient) -> None:
+    data = (UPLOADS / "liger-kernel-csv/1.csv").read_bytes().replace(b"vocab size", b"<b>size</b>")
+    run = client.post("/api/v1/runs?filename=x.csv", content=data).json()["runs"][0]
+    page = client.get(f"/runs/{run['id']}").text
+    assert "<b>" not in page
+    assert "&lt;b&gt;size" in page
