@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from app.charts.base import RESOURCE_TOKENS, ChartSpec, label, short, with_prefix
@@ -18,17 +19,17 @@ def ceilings_chart(profile: HardwareProfile, *, height: int = 380) -> ChartSpec 
     Formats of one peak share a line. None where the profile states no memory bandwidth or no peak.
     """
     memory = profile.memory_bandwidth
-    peaks = _lines({name: rate for name, rate in profile.peak.items() if name in DRAWN} or dict(profile.peak))
+    peaks = roof_lines({name: rate for name, rate in profile.peak.items() if name in DRAWN} or dict(profile.peak))
     if memory is None or not peaks:
         return None
     ridges = [rate / memory for _, rate in peaks]
-    x_low = _decade(min(ridges) / 20, math.floor)
-    x_high = _decade(max(ridges) * 8, math.ceil)
+    x_low = decade(min(ridges) / 20, math.floor)
+    x_high = decade(max(ridges) * 8, math.ceil)
     y_low, y_high = x_low * memory, peaks[-1][1] * 3
-    traces = [_slope("Memory", memory, x_low, peaks[-1][1] / memory, solid=True)]
+    traces = [slope("Memory", memory, x_low, peaks[-1][1] / memory, solid=True)]
     reached_memory = profile.achievable_memory_bandwidth
     if reached_memory is not None:
-        traces.append(_slope("Memory, achieved", reached_memory, x_low, peaks[-1][1] / reached_memory, solid=False))
+        traces.append(slope("Memory, achieved", reached_memory, x_low, peaks[-1][1] / reached_memory, solid=False))
     notes = [_note(math.sqrt(x_low * ridges[0]), memory, f"Memory {with_prefix(memory, 'B/s')}")]
     for name, rate in peaks:
         ridge = rate / memory
@@ -48,12 +49,12 @@ def ceilings_chart(profile: HardwareProfile, *, height: int = 380) -> ChartSpec 
         )
         notes.append(
             {
-                **_at(x_high, rate, f"{label(text)}, ridge {short(ridge)}", "compute"),
+                **note_at(x_high, rate, f"{label(text)}, ridge {short(ridge)}", "compute"),
                 "xanchor": "right",
                 "yshift": 9,
             }
         )
-    for name, rate in _lines({key: rate for key, rate in profile.achievable_flop.items() if key in DRAWN}):
+    for name, rate in roof_lines({key: rate for key, rate in profile.achievable_flop.items() if key in DRAWN}):
         traces.append(
             {
                 "type": "scatter",
@@ -72,8 +73,8 @@ def ceilings_chart(profile: HardwareProfile, *, height: int = 380) -> ChartSpec 
         layout={
             "height": height,
             "margin": {"l": 64, "r": 16, "t": 16, "b": 52},
-            "xaxis": _log_axis("Intensity, FLOP per byte of memory", x_low, x_high),
-            "yaxis": _log_axis("Attainable, FLOP/s", y_low, y_high),
+            "xaxis": log_axis("Intensity, FLOP per byte of memory", x_low, x_high),
+            "yaxis": log_axis("Attainable, FLOP/s", y_low, y_high),
             "annotations": notes,
             "hovermode": "closest",
         },
@@ -85,7 +86,7 @@ def ceilings_chart(profile: HardwareProfile, *, height: int = 380) -> ChartSpec 
     )
 
 
-def _lines(rates: dict[str, float]) -> list[tuple[str, float]]:
+def roof_lines(rates: Mapping[str, float]) -> list[tuple[str, float]]:
     """One line for each different rate, the lowest first, named by its formats."""
     by_rate: dict[float, list[str]] = {}
     for name, rate in rates.items():
@@ -93,7 +94,8 @@ def _lines(rates: dict[str, float]) -> list[tuple[str, float]]:
     return [(", ".join(names), rate) for rate, names in sorted(by_rate.items())]
 
 
-def _slope(name: str, bandwidth: float, x_low: float, x_high: float, *, solid: bool) -> dict[str, Any]:
+def slope(name: str, bandwidth: float, x_low: float, x_high: float, *, solid: bool) -> dict[str, Any]:
+    """A memory roof between two intensities: solid for a peak, dashed for what was achieved."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -111,10 +113,11 @@ def _slope(name: str, bandwidth: float, x_low: float, x_high: float, *, solid: b
 
 
 def _note(x: float, bandwidth: float, text: str) -> dict[str, Any]:
-    return {**_at(x, x * bandwidth, text, "hbm"), "xanchor": "right", "yshift": 8}
+    return {**note_at(x, x * bandwidth, text, "hbm"), "xanchor": "right", "yshift": 8}
 
 
-def _at(x: float, y: float, text: str, resource: str) -> dict[str, Any]:
+def note_at(x: float, y: float, text: str, resource: str) -> dict[str, Any]:
+    """Words at a point of two logarithmic axes, in a resource's colour."""
     return {
         "x": math.log10(x),
         "y": math.log10(y),
@@ -148,11 +151,13 @@ def _cells(row: list[Any]) -> list[Any]:
     return [name, *shown, {"text": ""} if ridge is None else {"text": short(ridge), "value": ridge}]
 
 
-def _decade(value: float, rounding: Any) -> float:
+def decade(value: float, rounding: Any) -> float:
+    """The power of ten below or above (math.floor, math.ceil)."""
     return float(10.0 ** rounding(math.log10(value)))
 
 
-def _log_axis(title: str, low: float, high: float) -> dict[str, Any]:
+def log_axis(title: str, low: float, high: float) -> dict[str, Any]:
+    """A logarithmic axis with a tick at each decade."""
     return {
         "type": "log",
         "range": [math.log10(low), math.log10(high)],

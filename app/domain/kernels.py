@@ -15,29 +15,28 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A kind of work by id and title. `resource` names the colour group that charts use for it."""
+    """A kind of work by id and title."""
 
     id: str
     title: str
-    resource: str
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("gemm", "GEMM", "compute"),
-    Family("grouped-gemm", "Grouped GEMM", "compute"),
-    Family("attention", "Attention", "compute"),
-    Family("convolution", "Convolution", "compute"),
-    Family("scan", "Scan and long convolution", "compute"),
-    Family("norm", "Norm", "hbm"),
-    Family("elementwise", "Elementwise and reduction", "hbm"),
-    Family("copy", "Copy, cast and layout", "hbm"),
-    Family("collective", "Collective", "net"),
-    Family("moe", "MoE route, permute, dispatch", "imbalance"),
-    Family("optimizer", "Optimizer", "sync"),
-    Family("softmax", "Softmax, logits and loss", "hbm"),
-    Family("embedding", "Embedding and gather", "hbm"),
-    Family("sampling", "Sampling, sort and top-k", "sync"),
-    Family("other", "Other", "other"),
+    Family("gemm", "GEMM"),
+    Family("grouped-gemm", "Grouped GEMM"),
+    Family("attention", "Attention"),
+    Family("convolution", "Convolution"),
+    Family("scan", "Scan and long convolution"),
+    Family("norm", "Norm"),
+    Family("elementwise", "Elementwise and reduction"),
+    Family("copy", "Copy, cast and layout"),
+    Family("collective", "Collective"),
+    Family("moe", "MoE route, permute, dispatch"),
+    Family("optimizer", "Optimizer"),
+    Family("softmax", "Softmax, logits and loss"),
+    Family("embedding", "Embedding and gather"),
+    Family("sampling", "Sampling, sort and top-k"),
+    Family("other", "Other"),
 )
 """Every family in the order that tables and legends use."""
 

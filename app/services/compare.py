@@ -615,7 +615,7 @@ def frozen_run(shown: Mapping[str, Any]) -> dict[str, Any]:
     kernels = list(shown.get("kernels") or ())
     if kernels:
         kept["kernels"] = kernels[:MAX_KERNELS]
-        kept["kernels_total"] = len(kernels)
+        kept["kernels_total"] = shown.get("kernel_count") or len(kernels)
     plain: dict[str, Any] = without_secrets(_plain(kept))
     return plain
 

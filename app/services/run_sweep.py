@@ -88,7 +88,7 @@ def sweeps_of(ctx: Context, siblings: Sequence[RunSummary]) -> tuple[Sweep, ...]
     if len(siblings) < 2:
         return ()
     with ctx.storage.read() as session:
-        whole = [runs.get_run(session=session, run_id=run.id) for run in siblings[:MOST_RUNS]]
+        whole = [runs.get_run(session=session, run_id=run.id, with_kernels=False) for run in siblings[:MOST_RUNS]]
     measured: dict[str, list[tuple[StoredRun, float, float | None]]] = {}
     for run in whole:
         for what, time, bound in _times_of(ctx, run):

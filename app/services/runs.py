@@ -33,6 +33,7 @@ from app.domain.run import (
 from app.domain.run_analysis import BoundRow, MeasuredAgainstBound, analyse_run
 from app.domain.series import Series, series_of
 from app.importers.reading import clean
+from app.services import kernels
 from app.services.context import Context
 from app.services.contracts import Contract, WorkloadBody
 from app.services.links import Kind, LinkBasis, bases_of, learn
@@ -63,6 +64,9 @@ MAX_NOTES = 10_000
 MAX_SERIES = 120
 MAX_FACT = 300
 MOST_WHOLE_RUNS = 200
+MOST_KERNELS = 100
+"""Kernel rows in the answer of one run, those with the most time; `/kernels` has all."""
+
 SEVERITIES = ("error", "warning", "info")
 
 METRIC_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -328,7 +332,7 @@ def _not_reported(run: ParsedRun) -> tuple[str, ...]:
 def raw_file(ctx: Context, run_id: str) -> tuple[StoredUpload, Path]:
     """The upload of a run and the file with its bytes as they came. Raises NotFound."""
     with ctx.storage.read() as session:
-        upload = runs.get_run(session=session, run_id=run_id).upload
+        upload = runs.get_run(session=session, run_id=run_id, with_kernels=False).upload
     if not ctx.storage.blobs.exists(upload.sha256):
         raise NotFound("file", upload.sha256)
     return upload, ctx.storage.blobs.path(upload.sha256)
@@ -467,7 +471,7 @@ def _list_item(ctx: Context, run: RunSummary) -> RunListItem:
     brief: _Brief = None
     if hardware is not None and model is not None:
         with ctx.storage.read() as session:
-            whole = runs.get_run(session=session, run_id=run.id)
+            whole = runs.get_run(session=session, run_id=run.id, with_kernels=False)
         brief = _briefs.get(ctx, whole)
     what, measured, of_bound, binding = brief or (None, None, None, None)
     return RunListItem(
@@ -684,7 +688,11 @@ def run_json(view: RunView) -> dict[str, Any]:
     if (inside := member_name(run)) is not None:
         answer["upload"]["member"] = inside
     if parsed.kernels:
-        answer["kernels"] = [dict(kernel) for kernel in parsed.kernels]
+        rows = kernels.sorted_rows(kernels.rows_of(run), "-time_s")
+        answer["kernel_count"] = len(rows)
+        answer["kernels"] = [kernels.kernel_json(row) for row in rows[:MOST_KERNELS]]
+    if parsed.timeline:
+        answer["timeline"] = kernels.summary_json(run)
     if view.analysis.rows or view.analysis.not_held:
         answer["bound"] = bound_json(view.analysis)
     if main is not None:

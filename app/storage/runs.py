@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Float, String, cast, exists, func, literal_column
 from sqlalchemy import select as sql_select
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import defer
 from sqlmodel import Session, col, select
 
 from app.domain.run import Metric, ParsedRun, RunWorkload
@@ -118,17 +119,20 @@ def add_run(
     return _whole(row, details, upload)
 
 
-def get_run(*, session: Session, run_id: str) -> StoredRun:
-    """The whole run, or NotFound."""
+def get_run(*, session: Session, run_id: str, with_kernels: bool = True) -> StoredRun:
+    """The whole run, or NotFound. Without its kernels and timeline, which may be large, they are not even read."""
+    large: tuple[Any, ...] = (RunDetailsRow.kernels, RunDetailsRow.timeline)
+    left_out = () if with_kernels else tuple(defer(column) for column in large)
     found = session.exec(
         select(RunRow, RunDetailsRow, UploadRow)
         .join(RunDetailsRow, col(RunDetailsRow.run_id) == col(RunRow.id))
         .join(UploadRow, col(UploadRow.id) == col(RunRow.upload_id))
         .where(RunRow.id == run_id)
+        .options(*left_out)
     ).first()
     if found is None:
         raise NotFound("run", run_id)
-    return _whole(*found)
+    return _whole(*found, with_kernels=with_kernels)
 
 
 def get_summary(*, session: Session, run_id: str) -> RunSummary:
@@ -384,7 +388,7 @@ def _summary(row: RunRow) -> RunSummary:
     return RunSummary(**_summary_fields(row))
 
 
-def _whole(row: RunRow, details: RunDetailsRow, upload: UploadRow) -> StoredRun:
+def _whole(row: RunRow, details: RunDetailsRow, upload: UploadRow, *, with_kernels: bool = True) -> StoredRun:
     parsed = ParsedRun(
         name=row.name,
         metrics=tuple(Metric(**metric) for metric in details.metrics),
@@ -393,8 +397,8 @@ def _whole(row: RunRow, details: RunDetailsRow, upload: UploadRow) -> StoredRun:
         hardware_hint=row.hardware_hint,
         parallel=details.parallel,
         software=details.software,
-        kernels=tuple(details.kernels),
-        timeline=details.timeline,
+        kernels=tuple(details.kernels) if with_kernels else (),
+        timeline=details.timeline if with_kernels else None,
         samples={name: tuple(values) for name, values in details.samples.items()},
         evidence=details.evidence,
         measured_at=row.measured_at,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.importers.base import UnreadableUpload
-from app.importers.reading import Content
+from app.importers.reading import DEFAULT_LIMITS, Content
 from app.importers.registry import detect, parse_upload
 from app.importers.torch_profiler_trace import TorchProfilerTrace
 
@@ -251,6 +252,15 @@ def test_hostile_events_cost_only_themselves() -> None:
 def test_recognised_by_the_beginning_alone() -> None:
     assert detect(Content(b'\n {"schemaVersion": 1, "deviceProperties": [')).id == "torch-profiler-trace"
     assert TorchProfilerTrace().sniff(Content(b'{"a": 1}')).confidence == 0
+
+
+def test_thousands_of_events_are_not_thousands_of_results() -> None:
+    """The beginning of a long trace, an event a line, is no list of results to the formats that are."""
+    events = ",\n".join(json.dumps(kernel(i * 10, 5, "k" * 300)) for i in range(3000))
+    long = f'{{"schemaVersion": 1, "traceEvents": [\n{events}]}}'.encode()
+    assert len(long) > 2**20
+    found = parse_upload(long, "long.json", replace(DEFAULT_LIMITS, max_runs=1000))
+    assert found.runs[0].kernels[0]["count"] == 3000
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:

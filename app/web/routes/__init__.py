@@ -11,6 +11,7 @@ from app.web.routes.api_diagnoses import router as api_diagnoses_router
 from app.web.routes.api_docs import router as api_docs_router
 from app.web.routes.api_estimates import router as api_estimates_router
 from app.web.routes.api_jobs import router as api_jobs_router
+from app.web.routes.api_kernels import router as api_kernels_router
 from app.web.routes.api_library import router as api_library_router
 from app.web.routes.api_mappings import router as api_mappings_router
 from app.web.routes.api_moe import router as api_moe_router
@@ -34,6 +35,7 @@ from app.web.routes.model_import import router as model_import_router
 from app.web.routes.models import router as models_router
 from app.web.routes.moe import router as moe_router
 from app.web.routes.run_history import router as run_history_router
+from app.web.routes.run_kernels import router as run_kernels_router
 from app.web.routes.run_lint import router as run_lint_router
 from app.web.routes.runs import router as runs_router
 from app.web.routes.search import router as search_router
@@ -53,6 +55,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     ceilings_router,
     runs_router,
     diagnose_router,
+    run_kernels_router,
     jobs_router,
     formats_router,
     tables_router,
@@ -72,6 +75,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     api_techniques_router,
     api_library_router,
     api_runs_router,
+    api_kernels_router,
     api_jobs_router,
     api_mappings_router,
     comparisons_router,

@@ -80,11 +80,6 @@ class UploadAnswer(Loose):
     findings: list[dict[str, Any]]
 
 
-class KernelsAnswer(Loose):
-    items: list[dict[str, Any]]
-    total: int
-
-
 class SeriesListAnswer(Loose):
     items: list[dict[str, Any]]
     next: str | None
@@ -289,10 +284,3 @@ def delete_run(ctx: Ctx, run: RunId) -> Response:
 def raw(ctx: Ctx, run: RunId) -> Response:
     """The uploaded file, byte for byte."""
     return attachment(*runs.raw_file(ctx, run))
-
-
-@router.get("/runs/{run}/kernels", tags=["runs"], summary="Kernels of a run", response_model=KernelsAnswer)
-def kernels(ctx: Ctx, run: RunId) -> Response:
-    """Kernel rows, where the file has them."""
-    rows = [dict(kernel) for kernel in runs.get_view(ctx, run).run.parsed.kernels]
-    return FiniteJSONResponse({"items": rows, "total": len(rows)})

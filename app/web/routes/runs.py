@@ -40,7 +40,7 @@ from app.services.run_sweep import Sweep, sweeps_of
 from app.services.runs import RunPatch, RunQuery, RunView
 from app.services.upload_run import UploadOutcome, submit_file
 from app.storage.errors import Busy, StorageError
-from app.web import formatting, rendering
+from app.web import formatting, kernel_view, rendering
 from app.web.deps import Ctx
 from app.web.uploads import MAX_FILES, ReceivedFile, attachment, received
 
@@ -337,7 +337,7 @@ def remove_example_runs(request: Request, ctx: Ctx, back: Literal["/", "/runs"] 
 @router.get("/runs/{run_id}")
 def run_page(request: Request, ctx: Ctx, run_id: str) -> HTMLResponse:
     view = runs.get_view(ctx, run_id)
-    context = _run_context(ctx, view, partial=rendering.wants_fragment(request))
+    context = _run_context(ctx, view, partial=rendering.wants_fragment(request), asked=request.query_params)
     context["again"] = request.query_params.get("again") == "1"
     return rendering.page(request, "run.html", context, part="run_body.html")
 
@@ -467,6 +467,7 @@ def _run_context(
     problems: Mapping[str, str] | None = None,
     *,
     partial: bool = False,
+    asked: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """What the run's templates show. `typed` holds a refused form, so that nothing typed is lost.
 
@@ -552,8 +553,9 @@ def _run_context(
         "point_count": len(parsed.kernels),
         "steps": [_points_chart(chart) for chart in step_charts(run)],
         "evaluations": _evaluations_table(parsed),
-        "kernel_count": len(parsed.kernels),
-        "kernels": _kernels_table(view) if parsed.kernels and sweep_of(parsed) is None else None,
+        "kernels": kernel_view.section(ctx, run, view.hardware, asked or {}, own_page=False)
+        if sweep_of(parsed) is None
+        else None,
         "tray_item": {"kind": "run", "id": run.id, "label": run.name},
     }
 
@@ -994,32 +996,6 @@ def _baseline_table(view: RunView) -> dict[str, Any] | None:
         {"label": "Change", "numeric": True},
     ]
     return {"columns": columns, "rows": rows}
-
-
-def _kernels_table(view: RunView) -> dict[str, Any]:
-    kernels = sorted(view.run.parsed.kernels, key=lambda kernel: -_float(kernel.get("time_s")))[:MOST_SIBLINGS]
-    rows = [
-        [
-            str(kernel.get("name", "")),
-            kernel.get("family") or "",
-            kernel.get("count"),
-            kernel.get("time_s"),
-            kernel.get("share"),
-        ]
-        for kernel in kernels
-    ]
-    columns = [
-        {"label": "Kernel", "head": True, "wrap": True},
-        {"label": "Family"},
-        {"label": "Times", "numeric": True},
-        {"label": "Time", "unit": "s"},
-        {"label": "Share", "unit": "ratio"},
-    ]
-    return {"columns": columns, "rows": rows}
-
-
-def _float(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def _lab_url(view: RunView, row: BoundRow | None) -> str:
