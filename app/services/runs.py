@@ -38,6 +38,7 @@ from app.services.context import Context
 from app.services.contracts import Contract, WorkloadBody
 from app.services.links import Kind, LinkBasis, bases_of, learn
 from app.services.references import own_hardware, own_model, own_names, resolve_hardware, resolve_model
+from app.services.run_points import sweep_of
 from app.services.upload_run import (
     UploadOutcome,
     checked_baseline,
@@ -687,7 +688,9 @@ def run_json(view: RunView) -> dict[str, Any]:
     }
     if (inside := member_name(run)) is not None:
         answer["upload"]["member"] = inside
-    if parsed.kernels:
+    if parsed.kernels and sweep_of(parsed) is not None:  # points of a sweep, in its order
+        answer["kernels"] = [dict(point) for point in parsed.kernels]
+    elif parsed.kernels:
         rows = kernels.sorted_rows(kernels.rows_of(run), "-time_s")
         answer["kernel_count"] = len(rows)
         answer["kernels"] = [kernels.kernel_json(row) for row in rows[:MOST_KERNELS]]
