@@ -630,7 +630,8 @@ def value_text(metric: TreeMetric, value: Value) -> str:
         return value
     if metric.unit == "1":
         return f"{value:.3g}" if metric.name in _TIMES else share_text(value)
-    return f"{value:,.3g} {metric.unit}" if metric.unit not in ("yes/no", "goal", "resource") else f"{value:,.3g}"
+    per = {"1/min": " a minute", "1/step": " a step"}.get(metric.unit, f" {metric.unit}")
+    return f"{value:,.4g}{per}"
 
 
 def check_json(trees: Trees, check: Check) -> dict[str, Any]:

@@ -116,24 +116,29 @@ def moved_json(ctx: Context, before: StoredDiagnosis, after: StoredDiagnosis) ->
     evidence = _evidence_rows(ctx, one, two)
     answers = _answer_rows(one, two)
     directions = _direction_rows(one, two)
-    times = [_time_of(snapshot) for snapshot in (one, two)]
+    kind, times = _times_of(one, two)
     return {
         "scenario": after.scenario,
         "before": summary_json(before),
         "after": summary_json(after),
-        "measured_before_s": times[0],
-        "measured_after_s": times[1],
-        "sentence": _sentence(answers, directions, times),
+        "time_kind": kind,
+        "before_s": times[0],
+        "after_s": times[1],
+        "sentence": _sentence(answers, directions, kind, times),
         "evidence": evidence,
         "answers": answers,
         "directions": directions,
     }
 
 
-def _time_of(snapshot: Mapping[str, Any]) -> float | None:
-    subject = snapshot["subject"]
-    found = subject["measured_s"] if subject["measured_s"] is not None else subject["expected_s"]
-    return None if found is None else float(found)
+def _times_of(one: Mapping[str, Any], two: Mapping[str, Any]) -> tuple[str | None, list[float | None]]:
+    """Times of a step that may be compared: both measured, or both expected. A measured one is never held against an
+    expected one."""
+    for kind in ("measured", "expected"):
+        times = [snapshot["subject"][f"{kind}_s"] for snapshot in (one, two)]
+        if None not in times:
+            return kind, times
+    return None, [None, None]
 
 
 def _evidence_rows(ctx: Context, one: Mapping[str, Any], two: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -205,19 +210,22 @@ def _direction_rows(one: Mapping[str, Any], two: Mapping[str, Any]) -> list[dict
     return rows
 
 
-def _sentence(answers: list[dict[str, Any]], directions: list[dict[str, Any]], times: list[float | None]) -> str:
+def _sentence(
+    answers: list[dict[str, Any]], directions: list[dict[str, Any]], kind: str | None, times: list[float | None]
+) -> str:
     """The result in a sentence or two."""
     parts = []
     before, after = times
     if before and after:
         ratio = before / after
+        step = "The step" if kind == "measured" else "The expected step"
         if abs(ratio - 1) < 0.005:
-            parts.append("The step takes as long as before.")
+            parts.append(f"{step} takes as long as before.")
         else:
             parts.append(
-                f"The step is {ratio:.3g} times as fast as before."
+                f"{step} is {ratio:.3g} times as fast as before."
                 if ratio > 1
-                else f"The step takes {1 / ratio:.3g} times as long as before."
+                else f"{step} takes {1 / ratio:.3g} times as long as before."
             )
     gone = [row["title"] for row in directions if row["state"] == "gone"]
     new = [row["title"] for row in directions if row["state"] == "new"]

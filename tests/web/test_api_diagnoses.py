@@ -174,6 +174,10 @@ def test_did_it_move(client: TestClient) -> None:
     assert (rows["launch_share"]["before"], rows["launch_share"]["after"]) == (0.7, 0.02)
     assert [row["node"] for row in moved["answers"] if row["changed"]] == ["dc2"]
     assert {"leaf": "L-graphs", "title": "Launch less often", "state": "gone"} in moved["directions"]
+    estimated = post(client, scenario="decode", estimate=LONG)
+    mixed = client.get(f"/api/v1/diagnoses/{estimated['id']}/moved", params={"since": before["id"]}).json()
+    assert mixed["time_kind"] is None  # a measured time is not held against an expected one
+    assert "times as" not in mixed["sentence"]
     other = post(client, scenario="prefill")
     answer = client.get(f"/api/v1/diagnoses/{after['id']}/moved", params={"since": other["id"]})
     assert answer.status_code == 422
