@@ -199,7 +199,7 @@ def parse_content(content: Content, tables: Tables = NO_TABLES) -> ParsedUpload:
     try:
         importer = detect(content)
     except UnreadableUpload as refusal:
-        if content.is_large or refusal.reason not in ("not-recognised", "not-supported"):
+        if content.is_large or refusal.reason != "not-recognised":
             raise
         tried, accepts = refusal.tried, refusal.accepts
         found = with_mapping(content, tables.remembered, None, lambda view: UnmappedTable(view, tried, accepts))

@@ -155,7 +155,15 @@ def test_a_wrong_mapping_names_its_field(client: TestClient, mapping: str, at: l
 
 
 @pytest.mark.parametrize(
-    "text", ["hello, world\nfoo, bar\n", "1,2\n3,4\n", "a\n1\n", '{"a": 1}', "a,b\n" + "1,2\n" * 1001]
+    "text",
+    [
+        "hello, world\nfoo, bar\n",
+        "1,2\n3,4\n",
+        "a\n1\n",
+        '{"a": 1}',
+        "a,b\n" + "1,2\n" * 1001,
+        "workload_name,command,gpu\nx,y,1\n",
+    ],
 )
 def test_what_is_no_table_is_refused_as_before(client: TestClient, text: str):
     answer = send(client, text)
