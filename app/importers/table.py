@@ -125,7 +125,8 @@ class UnmappedTable(UnreadableUpload):
         """Where the file is kept until its columns are explained."""
         super().__init__(
             "needs-mapping",
-            f"This is a table ({view.kind}) of {len(view.columns)} columns and {view.row_count} rows, of no tool that "
+            f"This is a table ({view.kind}) of {len(view.columns)} columns and {view.row_count} "
+            f"row{'s' * (view.row_count != 1)}, of no tool that "
             "is known here.",
             hint="Say once what its columns mean; files with the same columns are read by that from then on.",
             tried=tried,
