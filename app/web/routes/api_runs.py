@@ -54,7 +54,11 @@ _UPLOAD_BODY: dict[str, Any] = {
 
 
 class RunAnswer(Loose):
-    """A run: metrics in SI units by key (`ttft_s.p99`), links, findings, and its main step against the bound."""
+    """A run: metrics in SI units by key (`ttft_s.p99`), links, findings, and its main step against the bound.
+
+    `verdict` is its result in one sentence; `gap` are the named terms between bound and measured time, whose `time_s`
+    add up to `measured_s - bound_s`; `missing` names the facts that nobody states, and `needs` what a bound lacks.
+    """
 
     id: str
     name: str
