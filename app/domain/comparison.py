@@ -874,6 +874,8 @@ def _doubts(items: Sequence[Item], baseline: int, headline: Row | None) -> list[
         for _, item in others
         if base.kind == "run"
         and len(changed := _changes(item, base)) > 1
+        # another model or device is no optimisation: BC-01 and BC-07 speak of those
+        and not any(_disagree(item, base, key) for key in ("model", "hardware"))
         # an ablation is a run beside it that changes just one of these things
         and not any(len(one := _changes(other, base)) == 1 and one <= changed for _, other in others)
     ]

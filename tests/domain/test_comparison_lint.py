@@ -41,6 +41,8 @@ def test_several_changes_need_a_run_that_changes_one():
     ablation = run("c", 120.0, {"dtypes.weights": "bf16", "launch_mode": "graph"})
     assert "BC-08" not in checks(base, both, ablation)
     assert "BC-08" not in checks(base, ablation)
+    elsewhere = run("d", 150.0, {"dtypes.weights": "fp8", "launch_mode": "graph", "hardware": "other"})
+    assert "BC-08" not in checks(base, elsewhere)
 
 
 def test_runs_that_contradict_themselves_are_not_ranked_in_silence():
