@@ -389,11 +389,16 @@ def details(estimate: KvEstimate, step: BoundEstimate, crossover: int | None) ->
     now = estimate.workload.context_len
     if crossover is not None and crossover > 0:
         where = "beyond" if now >= crossover else "below"
+        many = "token" if crossover == 1 else "tokens"
         said.append(
-            f"The cache outweighs the weights from {crossover:,} tokens a sequence at this batch: this is {where} it."
+            f"The cache outweighs the weights from {crossover:,} {many} a sequence at this batch: this is {where} it."
         )
     stated, furthest = estimate.model.max_position, estimate.max_context
-    if stated and furthest is not None and np.isfinite(furthest) and furthest > stated:
+    if stated and estimate.lengths.longest > stated:
+        said.append(
+            f"The model itself states contexts up to {stated:,} tokens: the longest sequence here goes beyond them."
+        )
+    elif stated and furthest is not None and np.isfinite(furthest) and furthest > stated:
         said.append(f"The model itself states contexts up to {stated:,} tokens.")
     if estimate.copies > 1.0001:
         said.append(f"Tensor parallelism keeps each cached byte {estimate.copies:.3g} times.")

@@ -151,7 +151,7 @@ def whole_number(text: str) -> int | None:
     plain = text.lower().replace(",", "").replace("_", "").replace(" ", "").replace("\u202f", "")
     factor = _MULTIPLES.get(plain[-1:], 1)
     digits = plain[:-1] if factor != 1 else plain
-    if not digits.isascii() or not digits.removeprefix("-").isdigit() or len(digits) > 15:
+    if not digits.isascii() or not digits.removeprefix("-").isdigit() or len(digits) > 30:
         return None
     return int(digits) * factor
 
@@ -166,7 +166,7 @@ def lab_errors(error: ValidationError | InvalidInput | MissingFigure | Unsupport
             if name is None:
                 general.append(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}")
             else:
-                by_field[name] = problem["msg"]
+                by_field[name] = sentence(problem["msg"])
         return FormErrors(by_field, tuple(general))
     if isinstance(error, InvalidInput):
         where = ("levers",) if error.loc[:1] == ("levers",) else tuple(str(part) for part in error.loc)
@@ -195,6 +195,8 @@ def _field_of(loc: Sequence[object]) -> str | None:
 
 
 def sentence(text: str) -> str:
+    """A reason as a sentence beside its field; what a validator calls its input is the field itself."""
+    text = text.replace("Input should be", "must be", 1)
     first = text.split(" ", 1)[0]
     start = text if "_" in first else text[:1].upper() + text[1:]  # a field's own name keeps its spelling
     return start + ("" if text.endswith((".", "?")) else ".")

@@ -98,7 +98,7 @@ def moe_errors(error: ValidationError | InvalidInput | MissingFigure | Unsupport
             if name is None:
                 general.append(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}")
             else:
-                by_field[name] = problem["msg"]
+                by_field[name] = sentence(problem["msg"])
         return FormErrors(by_field, tuple(general))
     if isinstance(error, InvalidInput):
         name = FIELD_OF_LOC.get(tuple(str(part) for part in error.loc))

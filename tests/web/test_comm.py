@@ -187,6 +187,17 @@ def test_exposed_time_of_a_run_comes_from_its_evidence(client: TestClient) -> No
     wrong = client.get("/comm?view=exposed&run=nothing")
     assert wrong.status_code == 422
     assert "no such run" in text_of(wrong.text)
+    # frozen beside the run's own step, with the run's times: deleting the run changes nothing of it
+    id_ = stored["runs"][0]["id"]
+    items = [{"estimate": {"kind": "exposed", "request": {"run": id_}}}, {"run": id_}]
+    made = client.post("/api/v1/comparisons", json={"title": "t", "items": items}).json()
+    cells = {row["metric"]: row["cells"] for row in made["metrics"]}
+    assert cells["exposed_communication_s"][0]["value"] == found["exposed_s"]
+    assert cells["step_time_s"][1]["words"] == "1.00×, the same"
+    share = client.post(f"/api/v1/comparisons/{made['id']}/share", json={}).json()
+    assert client.delete(f"/api/v1/runs/{id_}").status_code == 204
+    assert client.get(f"/api/v1/shares/{share['token']}").json()["moved"] == []
+    assert client.get(f"/s/{share['token']}").status_code == 200
 
 
 def test_uploaded_bus_bandwidths_stand_beside_the_model(client: TestClient) -> None:

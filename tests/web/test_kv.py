@@ -185,6 +185,7 @@ def test_the_address_keeps_only_what_differs(client: TestClient):
     [
         ("batch=many", "batch", "not a whole number"),
         ("batch=0", "batch", "between 1"),
+        ("batch=99999999999999999999", "batch", "between 1 and 10,000,000"),
         ("context=-5", "context", "between 0"),
         ("tp=3", "tp", "use 1, 2, 4, 8, 16, 32"),
         ("page=nan", "page", "not a whole number"),
@@ -192,7 +193,7 @@ def test_the_address_keeps_only_what_differs(client: TestClient):
         ("model=bert-base", "model", "keeps no cache"),
         ("model=no-such", "model", "No model"),
         ("hardware=h100", "hardware", "nvidia-h100-pcie"),
-        ("kv=fp5", "kv", "fp64"),
+        ("kv=fp5", "kv", "must be 'fp64'"),
         ("context=100", "prefix", "use at most 100"),
         ("dist=normal", "dist", "lognormal"),
         ("dist=uniform&low=9&high=5", "high", "at least the shortest"),
@@ -376,3 +377,9 @@ def test_every_kind_of_question_is_answered(client: TestClient, query: str):
 def test_a_line_is_named_as_text(client: TestClient):
     page = client.get("/kv?lines=%3Cimg src=x onerror=alert(1)%3E@bf16@1")
     assert "<img src=x" not in page.text
+
+
+def test_a_length_beyond_the_model_s_contexts_is_said(client: TestClient) -> None:
+    asked = "model=llama-3.1-8b&hardware=nvidia-h200-sxm&batch=1&prefix=0"
+    assert "goes beyond them" in client.get(f"/kv?{asked}&context=200000").text
+    assert "goes beyond them" not in client.get(f"/kv?{asked}&context=100000").text

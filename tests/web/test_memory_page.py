@@ -265,7 +265,7 @@ def test_bad_modules_are_answered_beside_the_field(client: TestClient) -> None:
             answer = client.get(f"{page}?phase=train&{key}={value}")
             assert answer.status_code == 422
             beside = answer.text.split(f'id="lab-error-{key}"', 1)[1].split("</p>", 1)[0]
-            assert "Input should be" in beside
+            assert "Must be" in beside
             assert "<script>,mlp" not in answer.text
     # a module that the model lacks is no error: the model may have been changed under it
     assert client.get("/memory?phase=train&batch=1&recompute_modules=moe_experts").status_code == 200
