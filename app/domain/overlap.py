@@ -6,9 +6,9 @@ Everything here schedules durations that somebody else computed; no kernel or co
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from app.domain.errors import InvalidInput
 from app.domain.units import Bytes, BytesPerSecond, Flop, FlopPerSecond, Ratio, Seconds
@@ -182,6 +182,9 @@ MAX_PIPELINE_TASKS = 40_000
 Task: TypeAlias = tuple[str, int, int]
 """What (F, B or W), micro-batch, and chunk of the stage."""
 
+Entry = TypeVar("Entry")
+"""One entry of a stage's list: a pass, or several that start together."""
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineTimeline:
@@ -245,29 +248,24 @@ def pipeline_timeline(
     last = stages * chunks - 1
     finished: dict[tuple[str, int, int], float] = {}
     free = [0.0] * stages
-    place = [0] * stages
     segments: list[Segment] = []
-    moved = True
-    while moved:
-        moved = False
-        for stage, order in enumerate(orders):
-            while place[stage] < len(order):
-                what, batch, chunk = order[place[stage]]
-                part = chunk * stages + stage
-                before = _input_of(what, batch, part, last)
-                if before is not None and before not in finished:
-                    break
-                ready = 0.0
-                if before is not None:
-                    ready = finished[before] + (hand_over if before[2] != part else 0.0)
-                start = max(free[stage], ready)
-                end = start + durations[what]
-                segments.append(Segment(stage, what, batch, start, end, chunk))
-                finished[(what, batch, part)] = free[stage] = end
-                place[stage] += 1
-                moved = True
-    if any(place[stage] < len(order) for stage, order in enumerate(orders)):
-        raise InvalidInput(("micro_batches",), "this schedule never ends with so many micro-batches")
+
+    def run(stage: int, task: Task) -> bool:
+        what, batch, chunk = task
+        part = chunk * stages + stage
+        before = _input_of(what, batch, part, last)
+        if before is not None and before not in finished:
+            return False
+        ready = 0.0
+        if before is not None:
+            ready = finished[before] + (hand_over if before[2] != part else 0.0)
+        start = max(free[stage], ready)
+        end = start + durations[what]
+        segments.append(Segment(stage, what, batch, start, end, chunk))
+        finished[(what, batch, part)] = free[stage] = end
+        return True
+
+    _work_off(orders, run)
     return PipelineTimeline(
         stages=stages,
         segments=tuple(segments),
@@ -275,6 +273,23 @@ def pipeline_timeline(
         work=micro_batches * (forward + backward),
         in_flight=tuple(_most_in_flight(order) for order in orders),
     )
+
+
+def _work_off(orders: Sequence[Sequence[Entry]], run: Callable[[int, Entry], bool]) -> None:
+    """Give every stage its list in order until all are done; `run` says False where an entry's input is not there yet.
+
+    Raises InvalidInput where the stages wait for each other for ever.
+    """
+    place = [0] * len(orders)
+    moved = True
+    while moved:
+        moved = False
+        for stage, order in enumerate(orders):
+            while place[stage] < len(order) and run(stage, order[place[stage]]):
+                place[stage] += 1
+                moved = True
+    if any(place[stage] < len(order) for stage, order in enumerate(orders)):
+        raise InvalidInput(("micro_batches",), "this schedule never ends with so many micro-batches")
 
 
 def _check_pipeline(schedule: str, stages: int, micro_batches: int, chunks: int) -> None:
@@ -349,30 +364,26 @@ def _both_ways(
     durations = {"F": forward, "B": backward, "b": backward - gradient, "W": gradient}
     orders = [_dualpipe_order(stages, micro_batches, device) for device in range(stages)]
     finished: dict[tuple[str, int, int, int], float] = {}
-    free, place = [0.0] * stages, [0] * stages
+    free = [0.0] * stages
     segments: list[Segment] = []
-    moved = True
-    while moved:
-        moved = False
-        for device, order in enumerate(orders):
-            while place[device] < len(order):
-                ready = [_ready(part, device, stages, finished, hand_over) for part in order[place[device]].parts]
-                if any(time is None for time in ready):
-                    break
-                now = max([free[device], *(time for time in ready if time is not None)])
-                for what, batch, direction in order[place[device]].parts:
-                    end = now + durations[what]
-                    shown = "B" if what == "b" else what
-                    number = batch + direction * (micro_batches // 2)
-                    segments.append(Segment(device, shown, number, now, end, direction))
-                    now = end
-                for what, batch, direction in order[place[device]].parts:
-                    finished["B" if what == "b" else what, batch, direction, device] = now
-                free[device] = now
-                place[device] += 1
-                moved = True
-    if any(place[device] < len(order) for device, order in enumerate(orders)):
-        raise InvalidInput(("micro_batches",), "this schedule never ends with so many micro-batches")
+
+    def run(device: int, passes: _Pass) -> bool:
+        ready = [_ready(part, device, stages, finished, hand_over) for part in passes.parts]
+        if any(time is None for time in ready):
+            return False
+        now = max([free[device], *(time for time in ready if time is not None)])
+        for what, batch, direction in passes.parts:
+            end = now + durations[what]
+            shown = "B" if what == "b" else what
+            number = batch + direction * (micro_batches // 2)
+            segments.append(Segment(device, shown, number, now, end, direction))
+            now = end
+        for what, batch, direction in passes.parts:
+            finished["B" if what == "b" else what, batch, direction, device] = now
+        free[device] = now
+        return True
+
+    _work_off(orders, run)
     return PipelineTimeline(
         stages=stages,
         segments=tuple(segments),
