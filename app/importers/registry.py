@@ -9,16 +9,28 @@ from pathlib import Path
 from app.importers.aiperf import Aiperf
 from app.importers.aiperf_records import AiperfRecords
 from app.importers.base import Importer, ParsedUpload, Sniff, UnreadableUpload, streams
+from app.importers.deepep_test import DeepepTest
+from app.importers.flash_attention_bench import FlashAttentionBench
 from app.importers.genai_perf import GenaiPerf, GenaiPerfTable
+from app.importers.google_benchmark import GoogleBenchmark
 from app.importers.guidellm import Guidellm
+from app.importers.hf_trainer_log import HfTrainerLog
+from app.importers.hf_trainer_state import HfTrainerState
 from app.importers.inferencex import InferencexAgg, InferencexResult
+from app.importers.kernelbench_timing import KernelbenchTiming
+from app.importers.liger_kernel_csv import LigerKernelCsv
 from app.importers.llama_bench import LlamaBench
-from app.importers.micro import MICRO
+from app.importers.maxtext_log import MaxtextLog
+from app.importers.megatron_golden_values import MegatronGoldenValues
+from app.importers.megatron_log import MegatronLog
 from app.importers.mlperf_loadgen_summary import MlperfLoadgenSummary
+from app.importers.mlperf_mllog import MlperfMllog
 from app.importers.native import Native
+from app.importers.nccl_tests import NcclTests
 from app.importers.ncu_csv import NcuCsv
 from app.importers.nsys_stats import NsysStats
 from app.importers.optimum_benchmark import OptimumBenchmark
+from app.importers.pytest_benchmark import PytestBenchmark
 from app.importers.reading import DEFAULT_LIMITS, Content, Limits, Progress, clean
 from app.importers.rocprof import Rocprof, RocprofCompute
 from app.importers.serving_console import ServingConsole
@@ -26,7 +38,8 @@ from app.importers.sglang_bench_one_batch import SglangBenchOneBatch
 from app.importers.sglang_bench_serving import SglangBenchServing
 from app.importers.table import TableMapping, UnmappedTable, with_mapping
 from app.importers.torch_profiler_trace import TorchProfilerTrace
-from app.importers.training import TRAINING
+from app.importers.torchtitan_log import TorchtitanLog
+from app.importers.triton_perf_report import TritonPerfReport
 from app.importers.trtllm_bench import TrtllmBench
 from app.importers.unsupported import KNOWN_UNSUPPORTED, guess_of_broken_json
 from app.importers.vllm_bench_latency import VllmBenchLatency
@@ -65,8 +78,21 @@ IMPORTERS: tuple[Importer, ...] = (
     MlperfLoadgenSummary(),
     GenaiPerfTable(),
     ServingConsole(),
-    *TRAINING,
-    *MICRO,
+    HfTrainerState(),
+    MlperfMllog(),
+    MegatronGoldenValues(),
+    MegatronLog(),
+    TorchtitanLog(),
+    MaxtextLog(),
+    HfTrainerLog(),
+    NcclTests(),
+    PytestBenchmark(),
+    GoogleBenchmark(),
+    KernelbenchTiming(),
+    LigerKernelCsv(),
+    FlashAttentionBench(),
+    DeepepTest(),
+    TritonPerfReport(),
     TorchProfilerTrace(),
     NcuCsv(),
     NsysStats(),
