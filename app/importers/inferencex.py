@@ -50,13 +50,12 @@ class InferencexAgg:
     tried_on_real_file = False
 
     def sniff(self, content: Content) -> Sniff:
-        if any(looks_like_aggregate(fields) for fields in content.first_records):
-            return Sniff(0.97, "has hw and tput_per_gpu")
-        return Sniff(0.0, "no hw with tput_per_gpu")
+        return serving.sniff_results(
+            content, looks_like_aggregate, Sniff(0.97, "has hw and tput_per_gpu"), "no hw with tput_per_gpu"
+        )
 
     def parse(self, content: Content) -> ParsedUpload:
-        runs, notes = serving.read_runs(content, looks_like_aggregate, _aggregate)
-        return ParsedUpload(self.id, serving.with_series(runs), tuple(notes))
+        return serving.read_results(self.id, content, looks_like_aggregate, _aggregate)
 
 
 class InferencexResult:
@@ -65,13 +64,15 @@ class InferencexResult:
     tried_on_real_file = True
 
     def sniff(self, content: Content) -> Sniff:
-        if any(looks_like_result(fields) for fields in content.first_records):
-            return Sniff(0.97, "has median_ttft or mean_ttft without _ms, which are seconds")
-        return Sniff(0.0, "no request_throughput with median_ttft or mean_ttft")
+        return serving.sniff_results(
+            content,
+            looks_like_result,
+            Sniff(0.97, "has median_ttft or mean_ttft without _ms, which are seconds"),
+            "no request_throughput with median_ttft or mean_ttft",
+        )
 
     def parse(self, content: Content) -> ParsedUpload:
-        runs, notes = serving.read_runs(content, looks_like_result, _result)
-        return ParsedUpload(self.id, serving.with_series(runs), tuple(notes))
+        return serving.read_results(self.id, content, looks_like_result, _result)
 
 
 def _statistics(record: Fields, counts: Mapping[str, float | None]) -> dict[str, float]:
@@ -269,15 +270,8 @@ def _result(record: Fields) -> ParsedRun:
     completed = record.metric("requests_completed", "completed", raw_unit="requests")
     asked = record.count("num_prompts")
     failed = record.metric("requests_failed", "failed", raw_unit="requests")
-    if failed is None and asked is not None and completed is not None and asked > completed:
-        failed = asked - completed
-        record.add(
-            "requests_failed",
-            failed,
-            at=record.at("num_prompts"),
-            raw=record.fields["num_prompts"],
-            raw_unit="requests",
-        )
+    if failed is None:
+        failed = serving.add_failures_of_asked(record, asked, completed)
     record.metric("duration_s", "duration", raw_unit="s")
     inputs = record.metric("input_tokens", "total_input_tokens", raw_unit="tokens")
     outputs = record.metric("output_tokens", "total_output_tokens", raw_unit="tokens")

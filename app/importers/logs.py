@@ -528,6 +528,30 @@ def training_run(
     )
 
 
+def one_of_runs(
+    name: str,
+    index: int,
+    count: int,
+    log: StepLog,
+    setup: Setup,
+    units: Mapping[str, tuple[str, float]],
+    *,
+    measured_at: str | None,
+    findings: Iterable[Finding],
+) -> ParsedRun:
+    """`training_run` for run `index` (from 0) of the `count` in a file: where there are several, numbered and charted
+    as a series."""
+    return training_run(
+        numbered(name, index, count),
+        log,
+        setup,
+        units,
+        measured_at=measured_at,
+        findings=findings,
+        series={"run": float(index + 1)} if count > 1 else None,
+    )
+
+
 def _derive(record: Fields, log: StepLog, setup: Setup) -> None:
     """Tokens per second out of batch, sequence length and step time where the log does not print them."""
     rate = record.value("tokens_per_s_per_device", "mean") or record.value("tokens_per_s_per_device")

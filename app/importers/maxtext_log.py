@@ -22,10 +22,9 @@ from app.importers.logs import (
     holds,
     log_lines,
     log_number,
-    numbered,
+    one_of_runs,
     rank_of,
     text_findings,
-    training_run,
     whole,
     word,
 )
@@ -135,15 +134,7 @@ class MaxtextLog:
             notes = [cut_off_finding(cut_at)] if cut_at and index == len(runs.logs) - 1 else []
             title = f"{setup.model} training" if setup.model else "MaxText training"
             out.append(
-                training_run(
-                    numbered(title, index, len(runs.logs)),
-                    log,
-                    setup,
-                    UNITS,
-                    measured_at=began[index],
-                    findings=notes,
-                    series={"run": float(index + 1)} if len(runs.logs) > 1 else None,
-                )
+                one_of_runs(title, index, len(runs.logs), log, setup, UNITS, measured_at=began[index], findings=notes)
             )
         return ParsedUpload(self.id, tuple(out), text_findings(content))
 

@@ -27,10 +27,9 @@ from app.importers.logs import (
     is_true,
     log_lines,
     log_number,
-    numbered,
+    one_of_runs,
     rank_of,
     text_findings,
-    training_run,
     whole,
     word,
 )
@@ -173,14 +172,15 @@ class MegatronLog:
             if index == count - 1 and reader.cut_at:
                 notes.append(cut_off_finding(reader.cut_at))
             out.append(
-                training_run(
-                    numbered(f"{_title(settings)} training{at}", index, count),
+                one_of_runs(
+                    f"{_title(settings)} training{at}",
+                    index,
+                    count,
                     log,
                     setup,
                     UNITS,
                     measured_at=facts.began,
                     findings=notes,
-                    series={"run": float(index + 1)} if count > 1 else None,
                 )
             )
         return ParsedUpload(self.id, tuple(out), text_findings(content))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from app.domain.lint import LATENCIES, disordered, negative_times, rate_mismatch
 from app.domain.run import Finding, Metric, ParsedRun
-from app.importers.base import UnreadableUpload
+from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
 from app.importers.fields import Fields, as_float, listed
 from app.importers.reading import Content, clean
 
@@ -34,7 +34,15 @@ LATENCY_METRICS: Mapping[str, str] = {
 
 _STATISTIC = re.compile(r"(mean|median|std|min|max|p(\d{1,2}(?:\.\d{1,4})?|100))_(ttft|tpot|itl|e2el|e2e_latency)_ms")
 _STAT_OF_WORD = {"mean": "mean", "median": "p50", "std": "std", "min": "min", "max": "max"}
-_STAT_OF_PERCENTILE = {50.0: "p50", 75.0: "p75", 90.0: "p90", 95.0: "p95", 99.0: "p99", 99.9: "p999", 100.0: "max"}
+STAT_OF_PERCENTILE: Mapping[float, str] = {
+    50.0: "p50",
+    75.0: "p75",
+    90.0: "p90",
+    95.0: "p95",
+    99.0: "p99",
+    99.9: "p999",
+    100.0: "max",
+}
 
 DETAIL_ARRAYS = ("input_lens", "output_lens", "ttfts", "itls", "errors")
 _RECOMPUTED: tuple[tuple[str, float | None], ...] = (
@@ -52,6 +60,24 @@ MOST_OTHER_PERCENTILES = 40
 
 FEW_SAMPLES = 1000
 """A 99th percentile of fewer observations rests on under ten of them."""
+
+
+def sniff_results(
+    content: Content, looks_like: Callable[[Mapping[str, Any]], bool], found: Sniff, absent: str
+) -> Sniff:
+    """What a format of JSON results makes of a file: `found` where one of its first records is a result of it."""
+    return found if any(looks_like(fields) for fields in content.first_records) else Sniff(0.0, absent)
+
+
+def read_results(
+    format_id: str,
+    content: Content,
+    looks_like: Callable[[Mapping[str, Any]], bool],
+    read: Callable[[Fields], ParsedRun],
+) -> ParsedUpload:
+    """The upload of a format whose file holds results and nothing else. Raises what `read_runs` does."""
+    runs, notes = read_runs(content, looks_like, read)
+    return ParsedUpload(format_id, with_series(runs), tuple(notes))
 
 
 def read_runs(
@@ -81,7 +107,7 @@ def statistic_name(word: str) -> str | None:
     if word in _STAT_OF_WORD:
         return _STAT_OF_WORD[word]
     return (
-        _STAT_OF_PERCENTILE.get(float(word.removeprefix("p")))
+        STAT_OF_PERCENTILE.get(float(word.removeprefix("p")))
         if re.fullmatch(r"p\d{1,3}(?:\.\d{1,4})?", word, re.ASCII)
         else None
     )
@@ -104,7 +130,7 @@ def read_statistics(record: Fields, counts: Mapping[str, float | None]) -> dict[
         if match is None:
             continue
         name = LATENCY_METRICS[match[3]]
-        stat = _STAT_OF_WORD.get(match[1]) or _STAT_OF_PERCENTILE.get(float(match[2]))
+        stat = _STAT_OF_WORD.get(match[1]) or STAT_OF_PERCENTILE.get(float(match[2]))
         if stat is not None:
             record.metric(name, key, scale=MILLI, raw_unit="ms", stat=stat, count=counts.get(name))
         elif len(others) < MOST_OTHER_PERCENTILES:
@@ -243,12 +269,31 @@ def _float(item: Any) -> float:
         return math.nan
 
 
-def failures_in_details(record: Fields) -> float | None:
-    """Requests with an error text, where the file lists them."""
+def add_failures_in_details(record: Fields) -> float | None:
+    """Requests with an error text as a metric, where the file lists them; returns their number."""
     errors = record.raw("errors")
     if not isinstance(errors, list) or not errors:
         return None
-    return float(sum(1 for e in errors if isinstance(e, str) and e != ""))
+    failed = float(sum(1 for e in errors if isinstance(e, str) and e != ""))
+    record.add(
+        "requests_failed", failed, at=record.at("errors"), raw="requests with an error text", raw_unit="requests"
+    )
+    return failed
+
+
+def add_failures_of_asked(record: Fields, asked: float | None, completed: float | None) -> float | None:
+    """Requests of `num_prompts` that were not completed as a metric, where there are any; returns their number."""
+    if asked is None or completed is None or asked <= completed:
+        return None
+    failed = asked - completed
+    record.add(
+        "requests_failed",
+        failed,
+        at=record.at("num_prompts"),
+        raw=record.fields["num_prompts"],
+        raw_unit="requests",
+    )
+    return failed
 
 
 # --- plausibility --------------------------------------------------------------------------------------------------

@@ -34,9 +34,12 @@ class SglangBenchOneBatch:
     tried_on_real_file = True
 
     def sniff(self, content: Content) -> Sniff:
-        if any(looks_like(fields) for fields in content.first_records):
-            return Sniff(0.95, "lines with batch_size, input_len, output_len and a latency")
-        return Sniff(0.0, "no batch_size, input_len and output_len beside a latency")
+        return serving.sniff_results(
+            content,
+            looks_like,
+            Sniff(0.95, "lines with batch_size, input_len, output_len and a latency"),
+            "no batch_size, input_len and output_len beside a latency",
+        )
 
     def parse(self, content: Content) -> ParsedUpload:
         runs, notes = serving.read_runs(content, looks_like, _run)

@@ -71,23 +71,21 @@ class SglangBenchServing:
     def sniff(self, content: Content) -> Sniff:
         if content.first_record is None:
             return Sniff(0.0, "no JSON object in the file")
-        if any(looks_like(fields) for fields in content.first_records):
-            return Sniff(0.98, "has fields that only SGLang's client writes")
-        return Sniff(0.0, "no total_output_tokens_retokenized, and no mean_ttft_ms beside mean_e2e_latency_ms")
+        return serving.sniff_results(
+            content,
+            looks_like,
+            Sniff(0.98, "has fields that only SGLang's client writes"),
+            "no total_output_tokens_retokenized, and no mean_ttft_ms beside mean_e2e_latency_ms",
+        )
 
     def parse(self, content: Content) -> ParsedUpload:
-        runs, notes = serving.read_runs(content, looks_like, read)
-        return ParsedUpload(self.id, serving.with_series(runs), tuple(notes))
+        return serving.read_results(self.id, content, looks_like, read)
 
 
 def read(record: Fields) -> ParsedRun:
     """One line as a run."""
     completed = record.metric("requests_completed", "completed", raw_unit="requests")
-    failed = serving.failures_in_details(record)
-    if failed is not None:
-        record.add(
-            "requests_failed", failed, at=record.at("errors"), raw="requests with an error text", raw_unit="requests"
-        )
+    failed = serving.add_failures_in_details(record)
     record.metric("duration_s", "duration", raw_unit="s")
     inputs = record.metric("input_tokens", "total_input_tokens", raw_unit="tokens")
     outputs = record.metric("output_tokens", "total_output_tokens", raw_unit="tokens")

@@ -50,13 +50,15 @@ class TrtllmBench:
     tried_on_real_file = False
 
     def sniff(self, content: Content) -> Sniff:
-        if any(looks_like(fields) for fields in content.first_records):
-            return Sniff(0.97, "has engine, world_info, request_info and performance")
-        return Sniff(0.0, "no engine, world_info, request_info and performance")
+        return serving.sniff_results(
+            content,
+            looks_like,
+            Sniff(0.97, "has engine, world_info, request_info and performance"),
+            "no engine, world_info, request_info and performance",
+        )
 
     def parse(self, content: Content) -> ParsedUpload:
-        runs, notes = serving.read_runs(content, looks_like, _run)
-        return ParsedUpload(self.id, serving.with_series(runs), tuple(notes))
+        return serving.read_results(self.id, content, looks_like, _run)
 
 
 def _block(record: Fields, key: str) -> Fields:

@@ -17,16 +17,6 @@ from app.importers.fields import Fields, as_float
 from app.importers.measures import add_statistics, finite_numbers, thinned
 from app.importers.reading import Content
 
-_STAT_OF_PERCENTILE: Mapping[float, str] = {
-    50.0: "p50",
-    75.0: "p75",
-    90.0: "p90",
-    95.0: "p95",
-    99.0: "p99",
-    99.9: "p999",
-    100.0: "max",
-}
-
 
 def looks_like(fields: Mapping[str, Any]) -> bool:
     """Whether an object is a result of this benchmark."""
@@ -39,13 +29,15 @@ class VllmBenchLatency:
     tried_on_real_file = False
 
     def sniff(self, content: Content) -> Sniff:
-        if any(looks_like(fields) for fields in content.first_records):
-            return Sniff(0.95, "has avg_latency, latencies and percentiles")
-        return Sniff(0.0, "no avg_latency with latencies and percentiles")
+        return serving.sniff_results(
+            content,
+            looks_like,
+            Sniff(0.95, "has avg_latency, latencies and percentiles"),
+            "no avg_latency with latencies and percentiles",
+        )
 
     def parse(self, content: Content) -> ParsedUpload:
-        runs, notes = serving.read_runs(content, looks_like, read)
-        return ParsedUpload(self.id, serving.with_series(runs), tuple(notes))
+        return serving.read_results(self.id, content, looks_like, read)
 
 
 def read(record: Fields) -> ParsedRun:
@@ -61,7 +53,7 @@ def read(record: Fields) -> ParsedRun:
         rank, number = as_float(re.sub(r"^p|%$", "", str(key)[:20])), as_float(value)
         if rank is None or number is None or not 0 <= rank <= 100 or not abs(number) < float("inf"):
             continue
-        stat = _STAT_OF_PERCENTILE.get(rank)
+        stat = serving.STAT_OF_PERCENTILE.get(rank)
         if stat is not None:
             at = record.at("percentiles", key)
             record.add("latency_s", number, at=at, raw=value, raw_unit="s", stat=stat, count=count)

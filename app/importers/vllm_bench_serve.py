@@ -64,13 +64,15 @@ class VllmBenchServe:
         """One object, a list of them, or one a line."""
         if content.first_record is None:
             return Sniff(0.0, "no JSON object in the file")
-        if any(looks_like(fields) for fields in content.first_records):
-            return Sniff(0.95, "has request_throughput and latency statistics in milliseconds")
-        return Sniff(0.0, "no request_throughput with statistics such as mean_ttft_ms")
+        return serving.sniff_results(
+            content,
+            looks_like,
+            Sniff(0.95, "has request_throughput and latency statistics in milliseconds"),
+            "no request_throughput with statistics such as mean_ttft_ms",
+        )
 
     def parse(self, content: Content) -> ParsedUpload:
-        runs, notes = serving.read_runs(content, looks_like, read)
-        return ParsedUpload(self.id, serving.with_series(runs), tuple(notes))
+        return serving.read_results(self.id, content, looks_like, read)
 
 
 def read(record: Fields) -> ParsedRun:
@@ -79,24 +81,9 @@ def read(record: Fields) -> ParsedRun:
     failed = record.metric("requests_failed", "failed", raw_unit="requests")
     asked = record.count("num_prompts")
     if failed is None:
-        failed = serving.failures_in_details(record)
-        if failed is None and asked is not None and completed is not None and asked > completed:
-            failed = asked - completed
-            record.add(
-                "requests_failed",
-                failed,
-                at=record.at("num_prompts"),
-                raw=record.fields["num_prompts"],
-                raw_unit="requests",
-            )
-        elif failed is not None:
-            record.add(
-                "requests_failed",
-                failed,
-                at=record.at("errors"),
-                raw="requests with an error text",
-                raw_unit="requests",
-            )
+        failed = serving.add_failures_in_details(record)
+    if failed is None:
+        failed = serving.add_failures_of_asked(record, asked, completed)
     record.metric("duration_s", "duration", raw_unit="s")
     inputs = record.metric("input_tokens", "total_input_tokens", raw_unit="tokens")
     outputs = record.metric("output_tokens", "total_output_tokens", raw_unit="tokens")

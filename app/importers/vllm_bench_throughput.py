@@ -29,13 +29,15 @@ class VllmBenchThroughput:
     tried_on_real_file = False
 
     def sniff(self, content: Content) -> Sniff:
-        if any(looks_like(fields) for fields in content.first_records):
-            return Sniff(0.95, "has elapsed_time, num_requests, requests_per_second and tokens_per_second")
-        return Sniff(0.0, "no elapsed_time with requests_per_second and tokens_per_second")
+        return serving.sniff_results(
+            content,
+            looks_like,
+            Sniff(0.95, "has elapsed_time, num_requests, requests_per_second and tokens_per_second"),
+            "no elapsed_time with requests_per_second and tokens_per_second",
+        )
 
     def parse(self, content: Content) -> ParsedUpload:
-        runs, notes = serving.read_runs(content, looks_like, read)
-        return ParsedUpload(self.id, serving.with_series(runs), tuple(notes))
+        return serving.read_results(self.id, content, looks_like, read)
 
 
 def read(record: Fields) -> ParsedRun:

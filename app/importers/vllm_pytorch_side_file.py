@@ -56,9 +56,12 @@ class VllmPytorchSideFile:
     tried_on_real_file = False
 
     def sniff(self, content: Content) -> Sniff:
-        if any(looks_like(fields) for fields in content.first_records):
-            return Sniff(0.95, "records with benchmark, model and metric.benchmark_values")
-        return Sniff(0.0, "no records with benchmark and metric.benchmark_values")
+        return serving.sniff_results(
+            content,
+            looks_like,
+            Sniff(0.95, "records with benchmark, model and metric.benchmark_values"),
+            "no records with benchmark and metric.benchmark_values",
+        )
 
     def parse(self, content: Content) -> ParsedUpload:
         strangers: list[str] = []
