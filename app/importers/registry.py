@@ -113,7 +113,6 @@ def detect(content: Content) -> Importer:
     Formats that stream are asked first and by the beginning alone, so that a large file is not read to be recognised.
     """
     early = [(importer, _early_sniff(importer, content.preview)) for importer in IMPORTERS if streams(importer)]
-    early = [(importer, _glance(importer, content)) for importer in IMPORTERS if streams(importer)]
     if early:
         importer, sniff = max(early, key=lambda pair: pair[1].confidence)
         if sniff.confidence >= 0.5:
@@ -145,17 +144,6 @@ def _early_sniff(importer: Importer, preview: Content) -> Sniff:
         if refusal.reason in ("binary", "empty"):
             raise
         return Sniff(0.0, refusal.seen)
-
-
-def _glance(importer: Importer, content: Content) -> Sniff:
-    """What an importer says to the beginning alone; what it cannot read there is none of its own.
-
-    A beginning that was cut off may look like thousands of results to one format and be plain to another.
-    """
-    try:
-        return importer.sniff(content.preview)
-    except UnreadableUpload as error:
-        return Sniff(0, error.seen)
 
 
 def _refusal(content: Content, tried: list[tuple[str, str]]) -> UnreadableUpload:

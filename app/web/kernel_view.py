@@ -406,13 +406,20 @@ def _roofline(rows: tuple[KernelRow, ...], hardware: HardwareProfile | None) -> 
 
 
 def _roofline_title(points: list[RoofKernel], hardware: HardwareProfile | None) -> str:
+    """What the kernel with the most time reaches of the roof that it is nearer to."""
     top = points[0]
-    reached = top.flop / top.time
+    reached, moved = top.flop / top.time, None if top.hbm_bytes is None else top.hbm_bytes / top.time
     peak = hardware.peak.get(top.precision) if hardware is not None and top.precision else None
-    said = f"{formatting.quantity(reached, 'FLOP/s')}"
-    if peak:
-        return f"{short_name(top.name, 40)} reaches {said}, {share_text(reached / peak)} of the {top.precision} peak"
-    return f"{short_name(top.name, 40)} reaches {said}"
+    memory = hardware.memory_bandwidth if hardware is not None else None
+    of_peak = reached / peak if peak else 0.0
+    of_memory = moved / memory if moved is not None and memory else 0.0
+    name = short_name(top.name, 40)
+    if moved is not None and of_memory > of_peak:
+        least = "" if top.counted else "at least "
+        rate = formatting.quantity(moved, "B/s", decimal=True)
+        return f"{name} moves {least}{rate}, {share_text(of_memory)} of the DRAM peak"
+    said = f"{name} reaches {formatting.quantity(reached, 'FLOP/s')}"
+    return f"{said}, {share_text(of_peak)} of the {top.precision} peak" if peak else said
 
 
 def _roofline_note(rows: tuple[KernelRow, ...], hardware: HardwareProfile | None) -> str:

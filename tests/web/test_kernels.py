@@ -94,6 +94,7 @@ def test_counters_make_points_and_no_timeline(client: TestClient) -> None:
     client.patch(f"/api/v1/runs/{run}", json={"hardware": "h200-sxm"})
     linked = client.get(f"/runs/{run}/kernels").text
     assert "of the bf16 peak" in linked
+    assert "A call takes" not in client.get(f"/runs/{run}").text
     assert "L2 bandwidth" in linked
 
 

@@ -893,6 +893,8 @@ def _micro_sentence(parsed: ParsedRun) -> str:
     for name in ("latency_s", "kernel_time_s"):
         for stat, words in (("p50", " in the median"), ("mean", " on average"), (None, "")):
             took = parsed.value(name, stat)
+            if name == "kernel_time_s" and stat is None and parsed.kernels:
+                continue  # a profile's plain kernel time is that of all its kernels
             if took is not None and took > 0:
                 return f"A call takes {value_words(took, 's')}{words}."
     return ""
