@@ -1,12 +1,7 @@
-"""Teams' copies of checklists: what is ticked and since when, and links to them.
-
-A link's token is 128 random bits of which only the SHA-256 is stored, as for comparisons.
-"""
+"""Teams' copies of checklists: what is ticked and since when, and links to them."""
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,13 +10,13 @@ from sqlalchemy import String, func
 from sqlalchemy import select as sql_select
 from sqlmodel import Session, col, select
 
-from app.storage.errors import InvalidValue, NotFound, translated
+from app.storage.errors import NotFound, translated
 from app.storage.paging import rows_of_page
 from app.storage.records import Page, StoredChecklist, StoredChecklistShare, new_id, utc_now
 from app.storage.tables import ChecklistRow, ChecklistShareRow
+from app.storage.tokens import digest_of, expiry, new_token
 
 SORT_KEYS: tuple[str, ...] = ("updated_at", "created_at", "title")
-MAX_TOKEN_LENGTH = 128
 
 
 def add(*, session: Session, list_id: str, title: str, now: datetime | None = None) -> StoredChecklist:
@@ -117,18 +112,14 @@ def create_share(
     """A new link: its token, which can never be read again, and its record. Raises NotFound."""
     _row(session, checklist_id)
     moment = now or utc_now()
-    try:
-        expires_at = moment + expires_in if expires_in is not None else None
-    except OverflowError:
-        raise InvalidValue("a link cannot expire after the year 9999; leave the time out instead") from None
-    token = secrets.token_urlsafe(16)
+    token, digest = new_token()
     row = ChecklistShareRow(
         id=new_id(),
-        token_sha256=_digest(token),
+        token_sha256=digest,
         checklist_id=checklist_id,
         can_tick=can_tick,
         created_at=moment,
-        expires_at=expires_at,
+        expires_at=expiry(moment, expires_in),
     )
     with translated():
         session.add(row)
@@ -140,9 +131,9 @@ def open_share(
     *, session: Session, token: str, now: datetime | None = None
 ) -> tuple[StoredChecklist, StoredChecklistShare]:
     """The copy behind a token. Unknown, expired and revoked tokens raise the same NotFound."""
-    row = None
-    if token.isascii() and len(token) <= MAX_TOKEN_LENGTH:
-        row = session.exec(select(ChecklistShareRow).where(ChecklistShareRow.token_sha256 == _digest(token))).first()
+    digest = digest_of(token)
+    found = select(ChecklistShareRow).where(ChecklistShareRow.token_sha256 == digest)
+    row = None if digest is None else session.exec(found).first()
     if row is None or not _share(row).is_open(now or utc_now()):
         raise NotFound("share")
     return get(session=session, checklist_id=row.checklist_id), _share(row)
@@ -171,10 +162,6 @@ def revoke_share(
             session.add(row)
             session.flush()
     return _share(row)
-
-
-def _digest(token: str) -> str:
-    return hashlib.sha256(token.encode("ascii")).hexdigest()
 
 
 def _row(session: Session, checklist_id: str) -> ChecklistRow:

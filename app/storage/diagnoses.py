@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import String, func
-from sqlalchemy import select as sql_select
+from sqlalchemy import select
 from sqlalchemy.orm import defer
-from sqlmodel import Session, col, select
+from sqlmodel import Session, col
 
-from app.storage.errors import NotFound, translated
-from app.storage.paging import rows_of_page
+from app.storage import frozen
+from app.storage.errors import translated
 from app.storage.records import DiagnosisSummary, Page, StoredDiagnosis, new_id, utc_now
 from app.storage.tables import DiagnosisRow
 
@@ -51,7 +50,7 @@ def add(
 
 def get(*, session: Session, diagnosis_id: str) -> StoredDiagnosis:
     """The diagnosis, or NotFound."""
-    return to_record(_row(session, diagnosis_id))
+    return to_record(frozen.row_of(session, DiagnosisRow, "diagnosis", diagnosis_id))
 
 
 def list_diagnoses(
@@ -65,54 +64,28 @@ def list_diagnoses(
     cursor: str | None = None,
 ) -> Page[DiagnosisSummary]:
     """One page of diagnoses whose title, notes or answer hold `text`. Snapshots are not read. Raises InvalidQuery."""
-    query = sql_select(DiagnosisRow).options(defer(DiagnosisRow.snapshot))  # type: ignore[arg-type]
+    query = select(DiagnosisRow).options(defer(DiagnosisRow.snapshot))  # type: ignore[arg-type]
     if scenario:
         query = query.where(col(DiagnosisRow.scenario) == scenario)
     if run_id:
         query = query.where(col(DiagnosisRow.run_id) == run_id)
-    if text and text.strip():
-        wanted = text.strip()
-        columns = (DiagnosisRow.title, DiagnosisRow.notes, DiagnosisRow.headline)
-        first, *others = (col(one).icontains(wanted, autoescape=True) for one in columns)
-        for other in others:
-            first = first | other
-        query = query.where(first)
-    sorts: dict[str, Any] = {
-        "created_at": col(DiagnosisRow.created_at),
-        "title": func.lower(col(DiagnosisRow.title), type_=String),
-    }
-    rows, following, total = rows_of_page(
-        session, query, sorts=sorts, tie_breaker=col(DiagnosisRow.seq), sort=sort, limit=limit, cursor=cursor
-    )
-    return Page(tuple(DiagnosisSummary(**_summary_fields(row[0])) for row in rows), following, total)
+    query = frozen.holding(query, text, (DiagnosisRow.title, DiagnosisRow.notes, DiagnosisRow.headline))
+    return frozen.page_of(session, DiagnosisRow, query, _summary, sort=sort, limit=limit, cursor=cursor)
 
 
 def iterate_diagnoses(*, session: Session) -> Iterator[StoredDiagnosis]:
     """Every diagnosis, oldest first, one in memory at a time."""
-    for diagnosis_id in session.exec(select(DiagnosisRow.id).order_by(col(DiagnosisRow.seq))).all():
-        yield get(session=session, diagnosis_id=diagnosis_id)
-        session.expunge_all()
+    yield from frozen.each(session, DiagnosisRow, to_record)
 
 
 def delete(*, session: Session, diagnosis_id: str) -> None:
     """Delete a diagnosis and every link to it. Raises NotFound."""
-    row = _row(session, diagnosis_id)
-    with translated():
-        session.delete(row)
-        session.flush()
-
-
-def _row(session: Session, diagnosis_id: str) -> DiagnosisRow:
-    row = session.exec(select(DiagnosisRow).where(DiagnosisRow.id == diagnosis_id)).first()
-    if row is None:
-        raise NotFound("diagnosis", diagnosis_id)
-    return row
+    frozen.remove(session, frozen.row_of(session, DiagnosisRow, "diagnosis", diagnosis_id))
 
 
 def to_record(row: DiagnosisRow) -> StoredDiagnosis:
-    return StoredDiagnosis(**_summary_fields(row), snapshot=row.snapshot)
+    return StoredDiagnosis(**frozen.values_of(row, DiagnosisSummary), snapshot=row.snapshot)
 
 
-def _summary_fields(row: DiagnosisRow) -> dict[str, Any]:
-    names = ("id", "scenario", "title", "notes", "run_id", "headline", "app_version", "created_at")
-    return {name: getattr(row, name) for name in names}
+def _summary(row: DiagnosisRow) -> DiagnosisSummary:
+    return DiagnosisSummary(**frozen.values_of(row, DiagnosisSummary))

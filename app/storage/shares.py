@@ -1,23 +1,22 @@
-"""Share links. The token is 128 random bits; only its SHA-256 is stored, so the database alone opens nothing."""
+"""Links to frozen comparisons and diagnoses, by a token that is stored as its digest only."""
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 from datetime import datetime, timedelta
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
+from sqlalchemy import ColumnElement
 from sqlmodel import Session, col, select
 
 from app.storage import comparisons, diagnoses
-from app.storage.errors import InvalidValue, NotFound, translated
+from app.storage.errors import NotFound, translated
 from app.storage.records import StoredComparison, StoredDiagnosis, StoredShare, new_id, utc_now
 from app.storage.tables import ComparisonRow, DiagnosisRow, DiagnosisShareRow, ShareRow
-
-MAX_TOKEN_LENGTH = 128
+from app.storage.tokens import digest_of, expiry, new_token
 
 Kind: TypeAlias = Literal["comparison", "diagnosis"]
 Row: TypeAlias = ShareRow | DiagnosisShareRow
+Table = TypeVar("Table", ShareRow, DiagnosisShareRow)
 
 
 def create(
@@ -44,18 +43,13 @@ def create_for(
     if session.exec(select(target.id).where(target.id == target_id)).first() is None:
         raise NotFound(kind, target_id)
     moment = now or utc_now()
-    if expires_in is not None and expires_in <= timedelta(0):
-        raise InvalidValue("a link must expire in the future")
-    try:
-        expires_at = moment + expires_in if expires_in is not None else None
-    except OverflowError:
-        raise InvalidValue("a link cannot expire after the year 9999; leave the time out instead") from None
-    token = secrets.token_urlsafe(16)
+    expires_at = expiry(moment, expires_in)
+    token, digest = new_token()
     row: Row
     if kind == "comparison":
-        row = ShareRow(id=new_id(), token_sha256=_digest(token), comparison_id=target_id, created_at=moment)
+        row = ShareRow(id=new_id(), token_sha256=digest, comparison_id=target_id, created_at=moment)
     else:
-        row = DiagnosisShareRow(id=new_id(), token_sha256=_digest(token), diagnosis_id=target_id, created_at=moment)
+        row = DiagnosisShareRow(id=new_id(), token_sha256=digest, diagnosis_id=target_id, created_at=moment)
     row.expires_at = expires_at
     with translated():
         session.add(row)
@@ -86,21 +80,16 @@ def open_any(
 
 def list_shares(*, session: Session, comparison_id: str) -> tuple[StoredShare, ...]:
     """All links to a comparison, the newest first, closed ones included."""
-    rows = session.exec(
-        select(ShareRow)
-        .where(ShareRow.comparison_id == comparison_id)
-        .order_by(col(ShareRow.created_at).desc(), col(ShareRow.id))
-    )
-    return tuple(_record(row) for row in rows)
+    return _links_of(session, ShareRow, col(ShareRow.comparison_id) == comparison_id)
 
 
 def list_diagnosis_shares(*, session: Session, diagnosis_id: str) -> tuple[StoredShare, ...]:
     """All links to a diagnosis, the newest first, closed ones included."""
-    rows = session.exec(
-        select(DiagnosisShareRow)
-        .where(DiagnosisShareRow.diagnosis_id == diagnosis_id)
-        .order_by(col(DiagnosisShareRow.created_at).desc(), col(DiagnosisShareRow.id))
-    )
+    return _links_of(session, DiagnosisShareRow, col(DiagnosisShareRow.diagnosis_id) == diagnosis_id)
+
+
+def _links_of(session: Session, table: type[Table], target: ColumnElement[bool]) -> tuple[StoredShare, ...]:
+    rows = session.exec(select(table).where(target).order_by(col(table.created_at).desc(), col(table.id)))
     return tuple(_record(row) for row in rows)
 
 
@@ -130,17 +119,13 @@ def _revoke(session: Session, row: Row, moment: datetime) -> StoredShare:
 
 
 def _row_of_token(session: Session, token: str) -> Row | None:
-    if not token.isascii() or len(token) > MAX_TOKEN_LENGTH:
+    digest = digest_of(token)
+    if digest is None:
         return None
-    digest = _digest(token)
     return (
         session.exec(select(ShareRow).where(ShareRow.token_sha256 == digest)).first()
         or session.exec(select(DiagnosisShareRow).where(DiagnosisShareRow.token_sha256 == digest)).first()
     )
-
-
-def _digest(token: str) -> str:
-    return hashlib.sha256(token.encode("ascii")).hexdigest()
 
 
 def _record(row: Row) -> StoredShare:
