@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict
 from app.services import compare, diagnoses, share
 from app.services.compare import ComparisonRequest
 from app.services.share import ShareRequest
-from app.web.comparison_view import SHARE_HEADERS, download, public_base
+from app.web import share_links
+from app.web.comparison_view import SHARE_HEADERS, download
 from app.web.deps import Ctx
 from app.web.errors import FiniteJSONResponse
 
@@ -210,16 +211,13 @@ def export_comparison(ctx: Ctx, comparison_id: ComparisonId, format: Format = "j
 @router.post("/comparisons/{comparison_id}/share", status_code=201, summary="Make a link", response_model=ShareAnswer)
 def create_share(request: Request, ctx: Ctx, comparison_id: ComparisonId, body: ShareRequest | None = None) -> Response:
     """The token is answered once and never again."""
-    token, record = share.create_share(ctx, comparison_id, body)
-    answer = {"token": token, "url": f"{public_base(request, ctx)}/s/{token}", **share.share_json(record)}
-    return FiniteJSONResponse(answer, status_code=201, headers={"Location": f"/api/v1/shares/{token}"})
+    return share_links.made_answer(request, ctx, *share.create_share(ctx, comparison_id, body))
 
 
 @router.get("/comparisons/{comparison_id}/shares", summary="Links to a comparison, without their tokens")
 def list_shares(ctx: Ctx, comparison_id: ComparisonId) -> dict[str, Any]:
     compare.get_comparison(ctx, comparison_id)
-    links = [share.share_json(record) for record in share.list_shares(ctx, comparison_id)]
-    return {"items": links, "next": None, "total": len(links)}
+    return share_links.links_answer(share.list_shares(ctx, comparison_id))
 
 
 @router.get("/shares/{token}", summary="Open a link", response_model=SharedAnswer)

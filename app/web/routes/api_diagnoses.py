@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from app.services import diagnose, diagnoses, share
 from app.services.diagnose import DiagnosisRequest, ScenarioName
 from app.services.share import ShareRequest
-from app.web.comparison_view import public_base
+from app.web import share_links
 from app.web.deps import Ctx
 from app.web.errors import FiniteJSONResponse
 from app.web.routes.api_comparisons import ShareAnswer
@@ -212,13 +212,10 @@ def delete_diagnosis(ctx: Ctx, diagnosis_id: DiagnosisId) -> Response:
 @router.post("/diagnoses/{diagnosis_id}/share", status_code=201, summary="Make a link", response_model=ShareAnswer)
 def create_share(request: Request, ctx: Ctx, diagnosis_id: DiagnosisId, body: ShareRequest | None = None) -> Response:
     """The token is answered once and never again; `GET /shares/{token}` opens it, `DELETE` revokes it."""
-    token, record = share.create_share_for(ctx, "diagnosis", diagnosis_id, body)
-    answer = {"token": token, "url": f"{public_base(request, ctx)}/s/{token}", **share.share_json(record)}
-    return FiniteJSONResponse(answer, status_code=201, headers={"Location": f"/api/v1/shares/{token}"})
+    return share_links.made_answer(request, ctx, *share.create_share_for(ctx, "diagnosis", diagnosis_id, body))
 
 
 @router.get("/diagnoses/{diagnosis_id}/shares", summary="Links to a diagnosis, without their tokens")
 def list_shares(ctx: Ctx, diagnosis_id: DiagnosisId) -> dict[str, Any]:
     diagnoses.get_diagnosis(ctx, diagnosis_id)
-    links = [share.share_json(record) for record in share.list_diagnosis_shares(ctx, diagnosis_id)]
-    return {"items": links, "next": None, "total": len(links)}
+    return share_links.links_answer(share.list_diagnosis_shares(ctx, diagnosis_id))

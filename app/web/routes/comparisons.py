@@ -19,24 +19,18 @@ from app.services.context import Context
 from app.services.runs import RunQuery, list_runs
 from app.services.share import ShareRequest
 from app.storage.errors import NotFound
-from app.storage.records import StoredComparison, StoredShare, utc_now
-from app.web import rendering
+from app.storage.records import StoredComparison
+from app.web import rendering, share_links
 from app.web.comparison_form import MAX_ADDRESS, BuiltItem, ComparisonForm, edited, read_form
-from app.web.comparison_view import BOOK_WORDS, download, public_base, view
+from app.web.comparison_view import BOOK_WORDS, download, view
 from app.web.deps import Ctx
+from app.web.forms import FormTexts
 
 router = APIRouter(include_in_schema=False)
 
 ComparisonId = Annotated[str, Path(max_length=80)]
 PAGE = 50
 OFFERED_RUNS = 30
-EXPIRIES: tuple[tuple[str, str], ...] = (
-    ("", "never"),
-    ("86400", "in a day"),
-    ("604800", "in a week"),
-    ("2592000", "in 30 days"),
-    ("31536000", "in a year"),
-)
 
 
 # ---- list -----------------------------------------------------------------------------------------------------------
@@ -212,25 +206,13 @@ def delete(ctx: Ctx, comparison_id: ComparisonId) -> Response:
 
 
 @router.post("/comparisons/{comparison_id}/shares")
-async def create_link(request: Request, ctx: Ctx, comparison_id: ComparisonId) -> Response:
+def create_link(request: Request, ctx: Ctx, comparison_id: ComparisonId, texts: FormTexts) -> Response:
     """The page with the new link in it: its token can be shown this once and is in no address of ours."""
-    form = await request.form(max_files=0)
-    chosen = str(form.get("expires", ""))
-    seconds = float(chosen) if chosen in {value for value, _ in EXPIRIES if value} else None
-    return await run_in_threadpool(_create_link, request, ctx, comparison_id, seconds)
-
-
-def _create_link(request: Request, ctx: Context, comparison_id: str, seconds: float | None) -> Response:
     stored = compare.get_comparison(ctx, comparison_id)
-    token, record = share.create_share(ctx, comparison_id, ShareRequest(expires_in_s=seconds))
-    context = _page_context(request, ctx, stored, "") | {
-        "new_link": f"{public_base(request, ctx)}/s/{token}",
-        "new_share": record,
-    }
-    # the page holds a secret once: it must not come back from a cache
-    return rendering.page(
-        request, "comparison.html", context, 201, part="comparison_share.html", headers={"Cache-Control": "no-store"}
-    )
+    asked = ShareRequest(expires_in_s=share_links.lifetime(texts))
+    token, record = share.create_share(ctx, comparison_id, asked)
+    address = share_links.reader_address(request, ctx, token)
+    return share_links.made(request, "comparison.html", _page_context(request, ctx, stored, ""), address, record)
 
 
 @router.post("/comparisons/{comparison_id}/shares/{share_id}/revoke")
@@ -238,12 +220,8 @@ def revoke_link(
     request: Request, ctx: Ctx, comparison_id: ComparisonId, share_id: Annotated[str, Path(max_length=80)]
 ) -> Response:
     stored = compare.get_comparison(ctx, comparison_id)
-    if all(record.id != share_id for record in share.list_shares(ctx, comparison_id)):
-        raise NotFound("share", share_id)
-    share.revoke_share_by_id(ctx, share_id)
-    if rendering.wants_fragment(request):
-        return rendering.fragment(request, "comparison_share.html", _share_context(ctx, stored))
-    return RedirectResponse(f"/comparisons/{comparison_id}#share", status_code=303)
+    share_links.revoke(ctx, share_id, share.list_shares(ctx, comparison_id))
+    return share_links.revoked(request, _share_context(ctx, stored))
 
 
 def _page_context(request: Request, ctx: Context, stored: StoredComparison, metric: str) -> dict[str, Any]:
@@ -258,16 +236,4 @@ def _page_context(request: Request, ctx: Context, stored: StoredComparison, metr
 
 
 def _share_context(ctx: Context, stored: StoredComparison) -> dict[str, Any]:
-    now = utc_now()
-    links: list[tuple[StoredShare, str]] = []
-    for record in share.list_shares(ctx, stored.id):
-        state = "revoked" if record.revoked_at is not None else "open" if record.is_open(now) else "expired"
-        links.append((record, state))
-    return {
-        "comparison": stored,
-        "share_base": f"/comparisons/{stored.id}",
-        "links": links,
-        "expiries": list(EXPIRIES),
-        "new_link": "",
-        "new_share": None,
-    }
+    return share_links.panel(f"/comparisons/{stored.id}", share.list_shares(ctx, stored.id))

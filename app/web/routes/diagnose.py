@@ -15,14 +15,12 @@ from app.services.context import Context
 from app.services.runs import RunQuery
 from app.services.share import ShareRequest
 from app.storage.errors import NotFound
-from app.storage.records import StoredDiagnosis, StoredShare, utc_now
-from app.web import rendering
-from app.web.comparison_view import public_base
+from app.storage.records import StoredDiagnosis
+from app.web import rendering, share_links
 from app.web.deps import Ctx
 from app.web.diagnose_form import MAX_ADDRESS, DiagnoseForm, form_of, read_form
 from app.web.diagnose_view import view
-from app.web.forms import sentence
-from app.web.routes.comparisons import EXPIRIES
+from app.web.forms import FormTexts, sentence
 
 router = APIRouter(include_in_schema=False)
 
@@ -176,18 +174,7 @@ def _saved_context(ctx: Context, stored: StoredDiagnosis) -> dict[str, Any]:
 
 
 def _share_context(ctx: Context, stored: StoredDiagnosis) -> dict[str, Any]:
-    now = utc_now()
-    links: list[tuple[StoredShare, str]] = []
-    for record in share.list_diagnosis_shares(ctx, stored.id):
-        state = "revoked" if record.revoked_at is not None else "open" if record.is_open(now) else "expired"
-        links.append((record, state))
-    return {
-        "share_base": f"/diagnose/{stored.id}",
-        "links": links,
-        "expiries": list(EXPIRIES),
-        "new_link": "",
-        "new_share": None,
-    }
+    return share_links.panel(f"/diagnose/{stored.id}", share.list_diagnosis_shares(ctx, stored.id))
 
 
 @router.get("/diagnose/{diagnosis_id}/moved")
@@ -213,25 +200,13 @@ def delete(ctx: Ctx, diagnosis_id: DiagnosisId) -> Response:
 
 
 @router.post("/diagnose/{diagnosis_id}/shares")
-async def create_link(request: Request, ctx: Ctx, diagnosis_id: DiagnosisId) -> Response:
+def create_link(request: Request, ctx: Ctx, diagnosis_id: DiagnosisId, texts: FormTexts) -> Response:
     """The page with the new link in it: its token can be shown this once and is in no address of ours."""
-    form = await request.form(max_files=0)
-    chosen = str(form.get("expires", ""))
-    seconds = float(chosen) if chosen in {value for value, _ in EXPIRIES if value} else None
-    return await run_in_threadpool(_create_link, request, ctx, diagnosis_id, seconds)
-
-
-def _create_link(request: Request, ctx: Context, diagnosis_id: str, seconds: float | None) -> Response:
     stored = diagnoses.get_diagnosis(ctx, diagnosis_id)
-    token, record = share.create_share_for(ctx, "diagnosis", diagnosis_id, ShareRequest(expires_in_s=seconds))
-    context = _saved_context(ctx, stored) | {
-        "new_link": f"{public_base(request, ctx)}/s/{token}",
-        "new_share": record,
-    }
-    # the page holds a secret once: it must not come back from a cache
-    return rendering.page(
-        request, "diagnosis.html", context, 201, part="comparison_share.html", headers={"Cache-Control": "no-store"}
-    )
+    asked = ShareRequest(expires_in_s=share_links.lifetime(texts))
+    token, record = share.create_share_for(ctx, "diagnosis", diagnosis_id, asked)
+    address = share_links.reader_address(request, ctx, token)
+    return share_links.made(request, "diagnosis.html", _saved_context(ctx, stored), address, record)
 
 
 @router.post("/diagnose/{diagnosis_id}/shares/{share_id}/revoke")
@@ -239,9 +214,5 @@ def revoke_link(
     request: Request, ctx: Ctx, diagnosis_id: DiagnosisId, share_id: Annotated[str, Path(max_length=80)]
 ) -> Response:
     stored = diagnoses.get_diagnosis(ctx, diagnosis_id)
-    if all(record.id != share_id for record in share.list_diagnosis_shares(ctx, diagnosis_id)):
-        raise NotFound("share", share_id)
-    share.revoke_share_by_id(ctx, share_id)
-    if rendering.wants_fragment(request):
-        return rendering.fragment(request, "comparison_share.html", _share_context(ctx, stored))
-    return RedirectResponse(f"/diagnose/{diagnosis_id}#share", status_code=303)
+    share_links.revoke(ctx, share_id, share.list_diagnosis_shares(ctx, diagnosis_id))
+    return share_links.revoked(request, _share_context(ctx, stored))

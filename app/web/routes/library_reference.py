@@ -13,12 +13,10 @@ from app.domain.errors import InvalidInput
 from app.services import checklists, reference_pages
 from app.services.checklists import ChecklistChange, ChecklistRequest, ChecklistShareRequest, TeamChecklist
 from app.services.context import Context
-from app.storage.records import StoredChecklistShare, utc_now
-from app.web import rendering
+from app.web import rendering, share_links
 from app.web.comparison_view import SHARE_HEADERS, public_base
 from app.web.deps import Ctx
 from app.web.forms import FormTexts, sentence
-from app.web.routes.comparisons import EXPIRIES
 
 router = APIRouter(include_in_schema=False)
 
@@ -129,27 +127,16 @@ def tick(request: Request, ctx: Ctx, team: Id, texts: FormTexts) -> Response:
 def create_link(request: Request, ctx: Ctx, team: Id, texts: FormTexts) -> Response:
     """The page with the new link in it: its token can be shown this once and is in no address of ours."""
     found = checklists.get_team(ctx, team)
-    chosen = texts.get("expires", "")
-    seconds = float(chosen) if chosen in {value for value, _ in EXPIRIES if value} else None
-    asked = ChecklistShareRequest(can_tick=texts.get("may") == "tick", expires_in_s=seconds)
+    asked = ChecklistShareRequest(can_tick=texts.get("may") == "tick", expires_in_s=share_links.lifetime(texts))
     token, record = checklists.share(ctx, found.copy.id, asked)
-    context = _team_context(ctx, found) | {
-        "new_link": f"{public_base(request, ctx)}/library/checklists/shares/{token}",
-        "new_share": record,
-    }
-    # the page holds a secret once: it must not come back from a cache
-    return rendering.page(
-        request, "checklist_team.html", context, 201, part="checklist_share.html", headers={"Cache-Control": "no-store"}
-    )
+    address = f"{public_base(request, ctx)}/library/checklists/shares/{token}"
+    return share_links.made(request, "checklist_team.html", _team_context(ctx, found), address, record)
 
 
 @router.post("/library/checklists/team/{team}/shares/{share_id}/revoke")
 def revoke_link(request: Request, ctx: Ctx, team: Id, share_id: Id) -> Response:
     checklists.revoke(ctx, team, share_id)
-    found = checklists.get_team(ctx, team)
-    if rendering.wants_fragment(request):
-        return rendering.fragment(request, "checklist_share.html", _team_context(ctx, found))
-    return RedirectResponse(f"{address_of(found)}#share", status_code=303)
+    return share_links.revoked(request, _team_context(ctx, checklists.get_team(ctx, team)))
 
 
 @router.post("/library/checklists/team/{team}/delete")
@@ -200,18 +187,9 @@ def _items_context(ctx: Context, team: TeamChecklist, address: str, *, can_tick:
 
 
 def _team_context(ctx: Context, team: TeamChecklist) -> dict[str, Any]:
-    now = utc_now()
-    links: list[tuple[StoredChecklistShare, str]] = []
-    for record in checklists.list_shares(ctx, team.copy.id):
-        state = "revoked" if record.revoked_at is not None else "open" if record.is_open(now) else "expired"
-        links.append((record, state))
-    return _items_context(ctx, team, address_of(team), can_tick=True) | {
-        "links": links,
-        "expiries": list(EXPIRIES),
-        "may": list(MAY),
-        "new_link": "",
-        "new_share": None,
-    }
+    address = address_of(team)
+    links = checklists.list_shares(ctx, team.copy.id)
+    return _items_context(ctx, team, address, can_tick=True) | share_links.panel(address, links, MAY)
 
 
 # ---- reference pages, last: their address could be any of those above ---------------------------------------------
