@@ -56,6 +56,7 @@ from app.domain.model import (
     SharedBlockThenMixer,
     SparseIndexer,
 )
+from app.domain.precision import PRECISIONS
 
 KINDS = ("decoder", "moe", "vlm", "hybrid", "ssm", "encoder", "enc-dec", "dit", "unet")
 NORMS = ("rmsnorm", "layernorm", "layernorm_nobias", "layernorm (adaLN)", "groupnorm")
@@ -77,7 +78,7 @@ _TOP = (
     "moe", "linear_layers", "sparse_attention", "mtp", "vision", "audio", "diffusion", "extra_params",
     "published_total_params", "published_active_params", "published_source", "published_digits",
     "computed_total_params", "computed_active_params", "computed_breakdown", "aliases", "notes", "sources",
-    "read", "copied_from", "hf_import",
+    "read", "copied_from", "hf_import", "weights_stored_as",
 )
 # fmt: on
 _READ_ONLY = (
@@ -246,6 +247,7 @@ class _ModelReader:
             tower=read_tower(f, self.hidden, tower_params) if self.text_model and tower_params else None,
             prediction=read_prediction(f, layers) if self.text_model else None,
             denoiser=read_denoiser(kind, f),
+            weights_stored_as=self._stored(),
             aliases=f.texts("aliases"),
             shipped=self.shipped,
             copied_from=f.identifier("copied_from", "") or None,
@@ -255,6 +257,12 @@ class _ModelReader:
         return ParsedModel(model, tuple(self.assumptions))
 
     # -- values ---------------------------------------------------------------------------------------------------
+
+    def _stored(self) -> str | None:
+        """How the checkpoint stores its weights: stated, or told by the imported configuration."""
+        stated = self.fields.choice("weights_stored_as", tuple(PRECISIONS))
+        told = (self.fields.object("hf_import") or {}).get("weights")
+        return stated or (told if isinstance(told, str) and told in PRECISIONS else None)
 
     def assume(self, key: str, value: Any) -> Any:
         shown = str(value).lower() if isinstance(value, bool) else value
@@ -821,6 +829,7 @@ def _built(model: ModelSpec) -> dict[str, Any]:
         "computed_active_params": model.recorded_active_params,
         "aliases": list(model.aliases),
         "copied_from": model.copied_from,
+        "weights_stored_as": model.weights_stored_as,
     }
     return {key: value for key, value in data.items() if value is not None}
 

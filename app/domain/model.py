@@ -510,6 +510,8 @@ class ModelSpec:
     aliases: tuple[str, ...] = ()
     shipped: bool = True
     copied_from: str | None = None
+    weights_stored_as: str | None = None
+    """Precision of the published checkpoint's weights, where that is not 16 bits and somebody states it."""
     record: Mapping[str, Any] = field(default_factory=dict)
 
     @property

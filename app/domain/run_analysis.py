@@ -168,7 +168,7 @@ def analyse_run(
         reason = f"Link {' and '.join(words[m] for m in missing)} to hold this run against its bound."
         return MeasuredAgainstBound(not_held=(NotHeld("run", reason, tuple(missing)),))
     parallel = _stated_layout(run, stated)
-    dtypes, dtype_notes = _dtypes(run, hardware, stated)
+    dtypes, dtype_notes = _dtypes(run, hardware, model, stated)
     launch: Any = stated.get("launch_mode", run.workload.extra.get("launch_mode", "graph"))
     template = Workload(dtypes=dtypes, launch_mode=launch if launch in ("graph", "eager") else "graph")
     steps: list[_Step] = []
@@ -532,8 +532,14 @@ def _first(run: ParsedRun, name: str, stats: tuple[str | None, ...]) -> tuple[fl
 # --- precision and layout ------------------------------------------------------------------------------------------
 
 
-def _dtypes(run: ParsedRun, hardware: HardwareProfile, stated: Mapping[str, Any]) -> tuple[Dtypes, tuple[str, ...]]:
-    """Precisions, and a sentence for each that nobody states."""
+def _dtypes(
+    run: ParsedRun, hardware: HardwareProfile, model: ModelSpec, stated: Mapping[str, Any]
+) -> tuple[Dtypes, tuple[str, ...]]:
+    """Precisions, and a sentence for each that nobody states.
+
+    Unstated weights are taken as the checkpoint is published: an engine loads it as it lies, and a wider guess would
+    make a bound that the run beats.
+    """
     notes: list[str] = []
     told: dict[str, Any] = {k: v for k, v in run.workload.dtypes.items() if v in PRECISIONS}
     told |= {k: v for k, v in dict(stated.get("dtypes") or {}).items() if v is not None}
@@ -556,6 +562,10 @@ def _dtypes(run: ParsedRun, hardware: HardwareProfile, stated: Mapping[str, Any]
             f"Quantised weights are multiplied at the {'int8' if eight else sixteen} peak, the fastest that may apply."
         )
         told.setdefault("kv", sixteen)
+    stored = model.weights_stored_as
+    if "weights" not in told and stored is not None and w.mode != "train" and PRECISIONS[stored].bits < 16:
+        told["weights"] = stored
+        notes.append(f"Weights in {stored}, as the model is published: the file does not say.")
     if "weights" not in told:
         told["weights"] = sixteen
         notes.append(f"Weights in {sixteen}: the file does not say.")

@@ -191,6 +191,23 @@ def test_stored_bytes_of_a_quantised_file_set_the_bits_of_a_weight():
     assert row.hbm_bytes == 47_360 / 2 + 64 / 2 + 100 * KV_TOKEN
 
 
+def test_unstated_weights_are_taken_as_the_checkpoint_is_published():
+    """A DeepSeek file that names no precision must not contradict a bf16 bound that nobody stated."""
+    run = a_run("decode", {"tpot_s.mean": 0.2}, batch=1, context_len=100, dtypes={})
+    published = replace(TINY, weights_stored_as="fp8")
+    wide, narrow = (analyse_run(run, DEVICE, model, {}).main for model in (TINY, published))
+    assert wide is not None
+    assert narrow is not None
+    assert wide.workload.dtypes.weights == "bf16"
+    assert narrow.workload.dtypes.weights == "fp8"
+    assert narrow.workload.dtypes.activations == "bf16", "the device multiplies no fp8"
+    assert "Weights in fp8, as the model is published: the file does not say." in narrow.assumptions
+    assert narrow.bound < wide.bound
+    stated = analyse_run(run, DEVICE, published, {"dtypes": {"weights": "bf16"}}).main
+    assert stated is not None
+    assert stated.bound == wide.bound
+
+
 def test_a_training_step_needs_its_shape():
     bare = a_run("train", {"step_time_s.mean": 5.0})
     analysis = analyse_run(bare, DEVICE, TINY)
