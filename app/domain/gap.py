@@ -201,7 +201,7 @@ def _stated(gap: _Splitter, measured: Seconds, bound: Bound, what: str, shares: 
         if held is not None and (held == bound.binding or held == "sync"):
             time -= float(bound.terms[held])
             note = ", less the part that is in the bound"
-        if term in ("data_wait", "exposed_communication", "launch", "bubble"):
+        if term in ("data_wait", "launch", "bubble"):  # a collective keeps the device busy
             idle_inside += max(time, 0.0)
         gap.take(term, resource, label, time, f"{name} {share:.3g} of the measured time{note}.")
     skew = shares.get("rank_token_max_over_mean")
