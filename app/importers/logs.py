@@ -10,7 +10,7 @@ import math
 import re
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -528,28 +528,41 @@ def training_run(
     )
 
 
-def one_of_runs(
-    name: str,
-    index: int,
-    count: int,
-    log: StepLog,
-    setup: Setup,
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a format makes of the settings of one run."""
+
+    name: str
+    setup: Setup
+    measured_at: str | None
+    findings: Sequence[Finding] = ()
+
+
+def training_runs(
+    runs: Runs,
     units: Mapping[str, tuple[str, float]],
-    *,
-    measured_at: str | None,
-    findings: Iterable[Finding],
-) -> ParsedRun:
-    """`training_run` for run `index` (from 0) of the `count` in a file: where there are several, numbered and charted
-    as a series."""
-    return training_run(
-        numbered(name, index, count),
-        log,
-        setup,
-        units,
-        measured_at=measured_at,
-        findings=findings,
-        series={"run": float(index + 1)} if count > 1 else None,
-    )
+    describe: Callable[[int, Mapping[str, str]], Described],
+    cut_at: int,
+) -> tuple[ParsedRun, ...]:
+    """Every run of a log, told apart by its place where there are several. `describe` gets the index (from 0) and the
+    settings of a run; `cut_at` is the line in which the last one breaks off, 0 for none."""
+    count = len(runs.logs)
+    out = []
+    for index, (log, settings) in enumerate(zip(runs.logs, runs.settings, strict=True)):
+        told = describe(index, settings)
+        cut_off = [cut_off_finding(cut_at)] if cut_at and index == count - 1 else []
+        out.append(
+            training_run(
+                numbered(told.name, index, count),
+                log,
+                told.setup,
+                units,
+                measured_at=told.measured_at,
+                findings=(*told.findings, *cut_off),
+                series={"run": float(index + 1)} if count > 1 else None,
+            )
+        )
+    return tuple(out)
 
 
 def _derive(record: Fields, log: StepLog, setup: Setup) -> None:

@@ -15,16 +15,16 @@ from app.importers.fields import model_name
 from app.importers.logs import (
     NUMBER,
     TERA,
+    Described,
     Runs,
     Setup,
     Step,
-    cut_off_finding,
     holds,
     log_lines,
     log_number,
-    one_of_runs,
     rank_of,
     text_findings,
+    training_runs,
     whole,
     word,
 )
@@ -128,15 +128,12 @@ class MaxtextLog:
                 runs.setting("jax", found[1])
         if not runs.logs:
             raise UnreadableUpload("invalid", "This is a MaxText log without a whole step line.")
-        out = []
-        for index, (log, settings) in enumerate(zip(runs.logs, runs.settings, strict=True)):
+
+        def describe(index: int, settings: Mapping[str, str]) -> Described:
             setup = _setup(settings)
-            notes = [cut_off_finding(cut_at)] if cut_at and index == len(runs.logs) - 1 else []
-            title = f"{setup.model} training" if setup.model else "MaxText training"
-            out.append(
-                one_of_runs(title, index, len(runs.logs), log, setup, UNITS, measured_at=began[index], findings=notes)
-            )
-        return ParsedUpload(self.id, tuple(out), text_findings(content))
+            return Described(f"{setup.model or 'MaxText'} training", setup, began[index])
+
+        return ParsedUpload(self.id, training_runs(runs, UNITS, describe, cut_at), text_findings(content))
 
 
 def _step(number: int, match: re.Match[str], line: str) -> Step | None:

@@ -19,17 +19,17 @@ from app.importers.logs import (
     MILLI,
     NUMBER,
     TERA,
+    Described,
     Runs,
     Setup,
     Step,
-    cut_off_finding,
     holds,
     is_true,
     log_lines,
     log_number,
-    one_of_runs,
     rank_of,
     text_findings,
+    training_runs,
     whole,
     word,
 )
@@ -162,28 +162,14 @@ class MegatronLog:
                 "This is a Megatron log without a whole iteration line.",
                 hint="The job ended before its first step was logged, or the copy was cut: upload a longer part.",
             )
-        count = len(runs.logs)
-        out = []
-        for index, (log, settings) in enumerate(zip(runs.logs, runs.settings, strict=True)):
+
+        def describe(index: int, settings: Mapping[str, str]) -> Described:
             facts = reader.facts[index]
-            setup = _setup(settings, facts)
             at = f", {facts.global_batch:g} sequences a step" if facts.global_batch else ""
-            notes = facts.findings()
-            if index == count - 1 and reader.cut_at:
-                notes.append(cut_off_finding(reader.cut_at))
-            out.append(
-                one_of_runs(
-                    f"{_title(settings)} training{at}",
-                    index,
-                    count,
-                    log,
-                    setup,
-                    UNITS,
-                    measured_at=facts.began,
-                    findings=notes,
-                )
-            )
-        return ParsedUpload(self.id, tuple(out), text_findings(content))
+            name = f"{_title(settings)} training{at}"
+            return Described(name, _setup(settings, facts), facts.began, facts.findings())
+
+        return ParsedUpload(self.id, training_runs(runs, UNITS, describe, reader.cut_at), text_findings(content))
 
 
 @dataclass(slots=True)

@@ -17,16 +17,16 @@ from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
 from app.importers.logs import (
     NUMBER,
     TERA,
+    Described,
     Runs,
     Setup,
     Step,
-    cut_off_finding,
     holds,
     log_lines,
     log_number,
-    one_of_runs,
     rank_of,
     text_findings,
+    training_runs,
     whole,
 )
 from app.importers.reading import Content, clean
@@ -88,17 +88,12 @@ class TorchtitanLog:
                 _settings(runs, line)
         if not runs.logs:
             raise UnreadableUpload("invalid", "This is a torchtitan log without a whole step line.")
-        out = []
-        for index, (log, settings) in enumerate(zip(runs.logs, runs.settings, strict=True)):
+
+        def describe(index: int, settings: Mapping[str, str]) -> Described:
             setup = _setup(settings)
-            notes = _findings(settings)
-            if cut_at and index == len(runs.logs) - 1:
-                notes.append(cut_off_finding(cut_at))
-            title = f"{setup.model} training" if setup.model else "torchtitan training"
-            out.append(
-                one_of_runs(title, index, len(runs.logs), log, setup, UNITS, measured_at=began[index], findings=notes)
-            )
-        return ParsedUpload(self.id, tuple(out), text_findings(content))
+            return Described(f"{setup.model or 'torchtitan'} training", setup, began[index], _findings(settings))
+
+        return ParsedUpload(self.id, training_runs(runs, UNITS, describe, cut_at), text_findings(content))
 
 
 def _is_step(line: str) -> bool:
