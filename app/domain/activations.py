@@ -308,7 +308,10 @@ def recomputed_rows(model: ModelSpec, workload: Workload, layers: list[Op]) -> l
         beside = next((prefix for prefix in ("prediction ", tower) if prefix and op.base.startswith(prefix)), "")
         name = op.base.removeprefix(beside).removeprefix("encoder ")
         if "layer" in modules:
-            # of what runs beside the layers, the ends of a tower and a module's projection keep what they read
+            # a stage keeps what it received, so nothing is handed over again; of what runs beside the layers, the ends
+            # of a tower and a module's projection keep what they read
+            if op.stage == "pipeline":
+                continue
             if not beside or (op.stage not in ("embedding", "head") and name != "projection"):
                 rows.append(op)
         elif op.kind == "attention" and "attention_core" in modules:
@@ -322,7 +325,7 @@ def recomputed_rows(model: ModelSpec, workload: Workload, layers: list[Op]) -> l
 
 def _from_the_sum(op: Op) -> Op:
     """A norm run again: the sum that it was fused with is kept, so one tensor is read and one written."""
-    return replace(op, flop=op.flop * 4.0 / 5.0, act_read=op.act_read / 2.0, act_write=op.act_write / 2.0)
+    return op.having(flop=op.flop * 4.0 / 5.0, act_read=op.act_read / 2.0, act_write=op.act_write / 2.0)
 
 
 def _belongs(op: Op, name: str, module: str) -> bool:
