@@ -20,7 +20,7 @@ DROP = """([zone, files]) => {
 
 
 def test_twenty_files_give_twenty_answers_and_a_table_is_asked_about(open_page: Opener, watch: Watch) -> None:
-    sent = [(f"{number:02}.json", vllm_result(duration=40.0 + number / 100)) for number in range(20)]
+    sent = [(f"{number:02}.json", vllm_result(duration=60.0 + number / 100)) for number in range(20)]
     sent[4] = ("04.json", b'{"epoch": 3}')
     sent[9] = ("09.csv", b"engine;latency (ms)\nmine;12,5\nyours;13,5\n")
     page = open_page("/runs")
