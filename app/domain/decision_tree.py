@@ -272,11 +272,22 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A direction. `via` are the nodes (or the symptom) that speak for it, the last one first."""
+    """A direction. `via` are the nodes (or the symptom) that speak for it, the last one first.
+
+    `under` marks a possible direction right below the finding that leads to it: only which of its kind it is is open.
+    """
 
     leaf: str
     status: Status
     via: tuple[str, ...] = ()
+    under: bool = field(default=False, compare=False)
+
+    @property
+    def standing(self) -> tuple[bool, float]:
+        """The order of directions. One of those below a known finding goes before what comes after that finding."""
+        silent = not self.via and self.status != "found"
+        place = float(STATUSES.index(self.status))
+        return silent, STATUSES.index("afterwards") - 0.5 if self.under and self.status == "possible" else place
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +340,7 @@ class _Walker:
         for leaf, reasons in self.beside:
             self._reach(leaf, "possible", reasons)
         if self.next is not None:
-            left = {leaf for leaf, _, _ in self._explore(self.tree.start, ())}
+            left = {leaf for leaf, *_ in self._explore(self.tree.start, ())}
             for symptom in symptoms:
                 if decide(symptom.condition, self.evidence)[0] == "yes":
                     for leaf in symptom.go:
@@ -340,15 +351,14 @@ class _Walker:
         return Walk(self.tree, tuple(self.steps), self.next, tuple(self._ordered()), also)
 
     def _ordered(self) -> list[Reached]:
-        spoken_for = [item for item in self.reached.values() if item.via or item.status == "found"]
-        silent = [item for item in self.reached.values() if not item.via and item.status != "found"]
-        return [item for status in STATUSES for item in spoken_for if item.status == status] + silent
+        return sorted(self.reached.values(), key=lambda item: item.standing)
 
-    def _reach(self, leaf: str, status: Status, via: tuple[str, ...]) -> None:
+    def _reach(self, leaf: str, status: Status, via: tuple[str, ...], *, under: bool = False) -> None:
         """Keep the strongest way to a leaf."""
         known = self.reached.get(leaf)
-        if known is None or STATUSES.index(status) < STATUSES.index(known.status):
-            self.reached[leaf] = Reached(leaf, status, via)
+        found = Reached(leaf, status, via, under)
+        if known is None or found.standing < known.standing:
+            self.reached[leaf] = found
 
     def _follow(self, place: str, *, certain: bool = True, depth: int = 0, via: tuple[str, ...] = ()) -> None:
         """The walk itself, whose every step is shown. `via` are the findings so far."""
@@ -399,7 +409,7 @@ class _Walker:
         """Leaves on the other side of a near threshold; crossing it may itself be the finding."""
         place = node.target(answer)
         via = (node.id,) if node.finds(answer) else ()
-        for leaf, reasons, _ in self._explore(place, via):
+        for leaf, reasons, _, _ in self._explore(place, via):
             if reasons or leaf == place:
                 self.also.append(leaf)
             if reasons:
@@ -407,34 +417,43 @@ class _Walker:
 
     def _look(self, place: str, via: tuple[str, ...], status: Status) -> None:
         """Leaves beyond an open question, or beyond a finding, that something known speaks for; nobody is asked."""
-        for leaf, reasons, direct in self._explore(place, via):
-            if reasons and (direct or status != "afterwards"):
-                self._reach(leaf, status if direct else "possible", reasons)
+        for leaf, reasons, direct, behind in self._explore(place, via):
+            if not reasons or (status == "afterwards" and not direct):
+                continue
+            if direct:
+                self._reach(leaf, "afterwards" if behind else status, reasons)
+            else:
+                self._reach(leaf, "possible", reasons, under=not behind)
 
     def _explore(
-        self, place: str, via: tuple[str, ...], seen: set[str] | None = None, direct: bool = False
-    ) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-        """Every leaf that is not ruled out from here, the findings on the way, and whether its last question is
-        decided."""
+        self,
+        place: str,
+        via: tuple[str, ...],
+        seen: set[tuple[str, bool]] | None = None,
+        direct: bool = False,
+        behind: bool = False,
+    ) -> Iterator[tuple[str, tuple[str, ...], bool, bool]]:
+        """Every leaf that is not ruled out from here, the findings on the way, whether its last question is decided,
+        and whether it lies behind a finding that points elsewhere."""
         if place not in self.tree.nodes:
-            yield place, via, direct
+            yield place, via, direct, behind
             return
         seen = set() if seen is None else seen
-        if place in seen:
+        if (place, behind) in seen or (place, False) in seen:
             return
-        seen.add(place)
+        seen.add((place, behind))
         node = self.tree.nodes[place]
         step = self._step(node, 0)
         if step is None or step.answer == "unknown":
             for answer in reversed(_finding_first(node)):
-                yield from self._explore(node.target(answer), via, seen)
+                yield from self._explore(node.target(answer), via, seen, False, behind)
             return
         told = step.decided_by != "assumed"
         finds = told and node.finds(step.answer)
-        yield from self._explore(node.target(step.answer), (node.id, *via) if finds else via, seen, told)
+        yield from self._explore(node.target(step.answer), (node.id, *via) if finds else via, seen, told, behind)
         if finds and node.finding != "both":
             # what comes behind this finding
-            yield from self._explore(node.target(OTHER[step.answer]), (), seen)
+            yield from self._explore(node.target(OTHER[step.answer]), (), seen, False, True)
 
 
 def _finding_first(node: Node) -> tuple[str, str]:

@@ -245,10 +245,30 @@ def _stated(trees: Trees, values: Mapping[str, Value | None]) -> list[Evidence]:
     ]
 
 
+def read_value(told: str) -> Value:
+    """A value given as text: yes and no, a number with or without a per cent sign, or a word."""
+    lowered = told.strip().lower()
+    if lowered in ("yes", "true"):
+        return True
+    if lowered in ("no", "false"):
+        return False
+    percent = lowered.endswith("%")
+    try:
+        number = float(lowered.rstrip("%").replace(",", "").strip())
+    except ValueError:
+        return lowered
+    return number / 100.0 if percent else number
+
+
 def checked_value(trees: Trees, name: str, value: Value) -> Value:
-    """A stated value as the tests take it. Raises InvalidInput at `evidence` with what would be right."""
+    """A stated value, which may be text, as the tests take it.
+
+    Raises InvalidInput at `evidence` with what would be right.
+    """
     loc = ("evidence", name[:80])
     metric = trees.metrics.get(name)
+    if isinstance(value, str):
+        value = read_value(value)
     if metric is None:
         near = difflib.get_close_matches(name, list(trees.metrics), n=1, cutoff=0.6)
         hint = f": did you mean {near[0]!r}?" if near else ": GET /api/v1/scenarios lists those there are"
@@ -262,11 +282,13 @@ def checked_value(trees: Trees, name: str, value: Value) -> Value:
             return bool(value)
         raise InvalidInput(loc, "must be true or false")
     if isinstance(value, (bool, str)):
-        raise InvalidInput(loc, f"must be a number ({metric.unit})")
+        unit = "" if metric.name in _TIMES else "such as 0.25 or 25%" if metric.unit == "1" else f"of {metric.unit}"
+        raise InvalidInput(loc, f"must be a number {unit}".strip())
     number = float(value)
     if not math.isfinite(number) or number < metric.least or (metric.most is not None and number > metric.most):
         limits = f"from {metric.least:g}" + ("" if metric.most is None else f" to {metric.most:g}")
-        hint = f": write {number / 100:g} for {number:g} %" if metric.most == 1 and 1 < number <= 100 else ""
+        share = metric.most is not None and metric.unit == "1" and number > 1 and number / 100 <= metric.most
+        hint = f": write {number / 100:g} for {number:g} %" if share and metric.name not in _TIMES else ""
         raise InvalidInput(loc, f"must be a number {limits}{hint}")
     return number
 
@@ -403,6 +425,10 @@ def diagnose(ctx: Context, request: DiagnosisRequest) -> Diagnosis:
     for name in request.answers:
         if name not in nodes:
             raise InvalidInput(("answers", name[:80]), "no tree asks this: GET /api/v1/scenarios lists the nodes")
+    told = {
+        name: value if value is None else checked_value(trees, name, value) for name, value in request.evidence.items()
+    }
+    request = request.model_copy(update={"evidence": told})
     subject = subject_of(ctx, request)
     evidence = gather(ctx, subject, request.evidence)
     return walked(ctx, subject, evidence, request)
@@ -443,11 +469,7 @@ def _by_saving(
     def best(item: tuple[Reached, Leaf, tuple[Trial, ...]]) -> float:
         return max((trial.saving for trial in item[2] if trial.saving is not None), default=0.0)
 
-    standing = list(dict.fromkeys((item[0].status, bool(item[0].via)) for item in directions))
-    return sorted(
-        directions,
-        key=lambda item: (standing.index((item[0].status, bool(item[0].via))), -max(best(item), 0.0)),
-    )
+    return sorted(directions, key=lambda item: (item[0].standing, -max(best(item), 0.0)))
 
 
 # ---- triage -----------------------------------------------------------------------------------------------------

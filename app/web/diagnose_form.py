@@ -148,25 +148,10 @@ def _take(
     typed: dict[str, str],
 ) -> None:
     try:
-        evidence[name] = checked_value(trees, name, _value(told))
+        evidence[name] = checked_value(trees, name, told)
     except InvalidInput as error:
         errors[f"value.{name}"] = sentence(f"{trees.metrics[name].label} {error.reason}")
         typed[name] = told
-
-
-def _value(told: str) -> Value:
-    """A typed value: yes and no, a number with or without a per cent sign, or a word."""
-    lowered = told.strip().lower()
-    if lowered in ("yes", "true"):
-        return True
-    if lowered in ("no", "false"):
-        return False
-    percent = lowered.endswith("%")
-    try:
-        number = float(lowered.rstrip("%").replace(",", "").strip())
-    except ValueError:
-        return lowered
-    return number / 100.0 if percent else number
 
 
 def lab_query(ctx: Context, body: Mapping[str, Any]) -> str:

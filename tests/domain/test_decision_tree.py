@@ -152,6 +152,15 @@ def test_behind_an_open_question_only_what_something_speaks_for() -> None:
     ]
 
 
+def test_what_comes_after_a_finding_stands_behind_it() -> None:
+    # which kind of communication it is stays open, yet the update comes only after it
+    found = leaves("dense_train", exposed_comm_share=0.3, opt_share=0.12)
+    assert [leaf for leaf, _ in found[:3]] == ["L-chunk", "L-cutbytes", "L-contention"]
+    assert found[3] == ("L-opt", "afterwards")
+    assert leaves("moe", a2a_share=0.4, skew=1.9)[0] == ("L-geometry", "likely")
+    assert ("L-balance", "afterwards") in leaves("moe", a2a_share=0.4, skew=1.9)
+
+
 def test_nothing_known_asks_the_first_question_and_names_no_direction() -> None:
     for scenario in SCENARIOS:
         found = walk(TREES.scenarios[scenario], {})

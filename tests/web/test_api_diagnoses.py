@@ -130,7 +130,18 @@ def test_unknown_explores_both_branches(client: TestClient) -> None:
         ({"scenario": "decode", "evidence": {"launch_share": 20}}, ["evidence", "launch_share"], "write 0.2 for 20 %"),
         ({"scenario": "decode", "evidence": {"launch_share": -1}}, ["evidence", "launch_share"], "from 0 to 1"),
         ({"scenario": "decode", "evidence": {"binding": "cpu"}}, ["evidence", "binding"], "compute, hbm, net"),
-        ({"scenario": "moe", "evidence": {"ep_spans_nodes": "yes"}}, ["evidence", "ep_spans_nodes"], "true or false"),
+        (
+            {"scenario": "moe", "evidence": {"ep_spans_nodes": "perhaps"}},
+            ["evidence", "ep_spans_nodes"],
+            "true or false",
+        ),
+        ({"scenario": "decode", "evidence": {"mbu": 31}}, ["evidence", "mbu"], "write 0.31 for 31 %"),
+        (
+            {"scenario": "decode", "evidence": {"achieved_of_bound": 85}},
+            ["evidence", "achieved_of_bound"],
+            "write 0.85",
+        ),
+        ({"scenario": "decode", "evidence": {"mbu": "much"}}, ["evidence", "mbu"], "a number such as 0.25 or 25%"),
         ({"scenario": "decode", "answers": {"dc99": "yes"}}, ["answers", "dc99"], "no tree asks this"),
         ({"scenario": "decode", "answers": {"dc1": "maybe"}}, ["answers", "dc1"], "'yes', 'no' or 'unknown'"),
         ({"scenario": "decode", "run": "nothing"}, ["run"], "there is no run"),
@@ -162,6 +173,12 @@ def test_stored_listed_shared_revoked_and_deleted(client: TestClient) -> None:
     assert client.get(f"/api/v1/shares/{link['token']}").status_code == 404
     assert client.delete(f"/api/v1/diagnoses/{id_}").status_code == 204
     assert client.get(f"/api/v1/diagnoses/{id_}").status_code == 404
+
+
+def test_values_may_be_text(client: TestClient) -> None:
+    made = post(client, scenario="moe", evidence={"ep_spans_nodes": "Yes", "a2a_share": "40 %", "binding": "NET"})
+    assert made["directions"][0]["leaf"] == "L-geometry"
+    assert made["request"]["evidence"] == {"ep_spans_nodes": True, "a2a_share": 0.4, "binding": "net"}
 
 
 def test_did_it_move(client: TestClient) -> None:
