@@ -356,6 +356,9 @@ def _trial(row: LedgerRow, plain: BoundEstimate, measured: tuple[float, float] |
     """What one lever does. `plain` is the step as asked: a lever that stands for something the bound has already
     starts from a step without it, and saves only where the stack lacks it."""
     before, after = row.before, row.after
+    # adapters, say, that nobody stated: with and without the lever the step does more than was asked
+    asked = plain.bound.total("executed") * (1.0 + 1e-6)
+    foreign = row.lever.lack is not None and min(e.bound.total("executed") for e in (before, after)) > asked
     # seconds of the devices for the same tokens: a lever may change both
     scale = float(before.bound.table.tokens) / float(after.bound.table.tokens or 1.0)
     scale *= float(after.bound.table.devices) / float(before.bound.table.devices)
@@ -379,6 +382,11 @@ def _trial(row: LedgerRow, plain: BoundEstimate, measured: tuple[float, float] |
             "The bound takes it for granted: this is what a stack without it loses, at most the gap that was measured."
             if measured is not None
             else "The estimate takes it for granted: nothing is left to save unless the stack lacks it."
+        )
+    if already and foreign:
+        saving = None
+        reason = (
+            "It speeds up work that this workload does not state, such as adapters: nothing of it can be saved here."
         )
     extra = {
         "flop": after.bound.total("executed") - before.bound.total("executed"),
@@ -595,7 +603,7 @@ def headline(ctx: Context, found: Diagnosis) -> str:
             return f"{so_far}; what is known points to: {_joined(likely[:3])}."
         return f"{so_far}; too little is known for a direction. Next: {walk_.next.question}"
     if directions:
-        return f"Not decided; look at {_joined([leaf.title for _, leaf, _ in directions[:3]])}."
+        return f"Not decided; open are: {_joined([leaf.title for _, leaf, _ in directions[:3]])}."
     return "No direction."
 
 

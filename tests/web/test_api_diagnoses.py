@@ -181,6 +181,14 @@ def test_values_may_be_text(client: TestClient) -> None:
     assert made["request"]["evidence"] == {"ep_spans_nodes": True, "a2a_share": 0.4, "binding": "net"}
 
 
+def test_work_that_nobody_stated_promises_nothing(client: TestClient) -> None:
+    made = post(client, scenario="decode", run=uploaded(client, 0.0241), answers={"dc2": "no", "dc3": "yes"})
+    assert made["directions"][0]["leaf"] == "L-sampling"
+    adapters = next(item for item in made["directions"][0]["techniques"] if item["id"] == "lora-sgmv")
+    assert adapters["predicted_saving_s"] is None
+    assert "does not state" in adapters["reason"]
+
+
 def test_did_it_move(client: TestClient) -> None:
     before = post(client, scenario="decode", run=uploaded(client, 0.0241), evidence={"launch_share": 0.7})
     after = post(client, scenario="decode", run=uploaded(client, 0.0056), evidence={"launch_share": 0.02})
