@@ -120,6 +120,11 @@ def _headline(lever: Lever, before: BoundEstimate, after: BoundEstimate) -> str:
     return f"{first}; {second}."
 
 
+def _count(value: float) -> str:
+    """A number of tokens, which may be a mean and then has decimals while it is small."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _compared(before: BoundEstimate, after: BoundEstimate) -> tuple[str, tuple[float, float], tuple[float, float]]:
     """What is compared, a step or a token where the lever changes how many a step emits; (expected, bound) of both."""
     one, two = float(before.bound.table.tokens), float(after.bound.table.tokens)
@@ -148,7 +153,7 @@ def _notes(before: BoundEstimate, after: BoundEstimate) -> tuple[str, ...]:
     tokens = float(before.bound.table.tokens), float(after.bound.table.tokens)
     if not _same(*tokens):
         notes.append(
-            f"A step emits {tokens[1]:,.4g} tokens instead of {tokens[0]:,.4g}, so times are compared a token."
+            f"Tokens of a step: {_count(tokens[1])} instead of {_count(tokens[0])}, so times are compared a token."
         )
     if before.bound.binding != after.bound.binding:
         notes.append(f"What binds changes from {before.bound.binding} to {after.bound.binding}.")
