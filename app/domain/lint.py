@@ -360,7 +360,7 @@ def _tails_missing(s: Subject) -> Said | None:
 
 
 def _few_observations(s: Subject) -> Said | None:
-    few = [m for m in s.run.metrics if m.stat in ("p99", "p999") and m.count is not None and m.count < FEW_OBSERVATIONS]
+    few = [m for m in s.run.metrics if m.stat in ("p99", "p999") and m.count and m.count < FEW_OBSERVATIONS]
     if not few:
         return None
     least = min(m.count or 0 for m in few)

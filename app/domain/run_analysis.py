@@ -162,6 +162,9 @@ def analyse_run(
     """
     stated = dict(overrides or {})
     shares = {**run.evidence, **dict(evidence or {})}
+    if run.workload.mode == "kernel" and not stated.get("phase") and not _has_a_step(run):
+        reason = "These are times of kernels or collectives, not of a model's step, so no step's bound applies to them."
+        return MeasuredAgainstBound(not_held=(NotHeld("run", reason, () if hardware else ("hardware",)),))
     missing = [name for name, given in (("hardware", hardware), ("model", model)) if given is None]
     if hardware is None or model is None:
         words = {"hardware": "a hardware profile", "model": "a model"}
@@ -197,6 +200,10 @@ def analyse_run(
     rows.sort(key=lambda row: [step.what for step in steps].index(row.what))
     findings += [_contradiction(row, "tp" not in parallel, run) for row in rows if row.contradicts]
     return MeasuredAgainstBound(tuple(rows), tuple(not_held), tuple(findings))
+
+
+def _has_a_step(run: ParsedRun) -> bool:
+    return any(_first(run, name, ("mean", None, "p50")) is not None for name in ("step_time_s", "tpot_s"))
 
 
 # --- which steps a run measured ------------------------------------------------------------------------------------

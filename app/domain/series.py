@@ -65,7 +65,7 @@ def series_of(
         "weight_bits": bits,
         "parallel": {key: value for key, value in sorted(layout.items()) if value not in (None, 1, False)},
         "batch": stated.get("batch", w.batch),
-        "concurrency": w.concurrency,
+        "concurrency": _load(w.extra.get("max_concurrency", w.concurrency)),
         "request_rate": w.request_rate,
         "context_len": _two_digits(stated.get("context_len", w.context_len)),
         "input_len": _two_digits(stated.get("seq_len", w.input_len)),
@@ -94,6 +94,11 @@ def _digest(told: Mapping[str, Any]) -> str:
 
 def _plain(text: str | None) -> str | None:
     return " ".join(text.casefold().split()) if text else None
+
+
+def _load(value: Any) -> Any:
+    """The concurrency that was asked for; one that was measured, which wobbles, to two digits."""
+    return value if isinstance(value, (int, float)) and value == round(value) else _two_digits(value)
 
 
 def _two_digits(value: Any) -> Any:

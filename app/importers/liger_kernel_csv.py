@@ -126,11 +126,11 @@ def _run(key: tuple[str, ...], subject: _Subject, subjects: Mapping[tuple[str, .
     head = max(numbers, key=lambda p: float(p.x[x])) if numbers else points[-1]
     alike = [k for k in subjects if k[:3] == key[:3] and k != key]
     name = f"{kernel} {mode}, {provider}"
-    if any(k[3] != key[3] for k in alike):
+    if config and any(k[3] != key[3] for k in alike):
         name += f", {_words(config)}"
     if any(k[5] != key[5] for k in alike):
         name += f", {version}"
-    if any(k[4] != key[4] for k in alike):
+    if device and any(k[4] != key[4] for k in alike):
         name += f", {device}"
     if attempt != "0":
         name += f", repetition {int(attempt) + 1}"

@@ -20,6 +20,7 @@ from app.domain.units import GIBI, KIBI, MEBI
 from app.importers import serving
 from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
 from app.importers.fields import Fields, as_float, model_name
+from app.importers.logs import log_number
 from app.importers.reading import Content, clean
 
 NANO = 1e-9
@@ -68,7 +69,7 @@ _SIZE = re.compile(r"([\d.]{1,20})\s*(KiB|MiB|GiB|TiB|B)", re.ASCII)
 _PARAMETERS = re.compile(r"([\d.]{1,20})\s*([KMBT]?)", re.ASCII)
 _SIZE_UNIT = {"B": 1.0, "KiB": KIBI, "MiB": MEBI, "GiB": GIBI, "TiB": GIBI * KIBI}
 _PARAMETER_UNIT = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-_RATE = re.compile(r"([\d.]{1,30})(?:\s*(?:±|\ufffd|\+/-|\+-)\s*([\d.]{1,30}))?", re.ASCII)
+_RATE = re.compile(r"(\d[\d.,]{0,29})(?:\s*(?:±|\ufffd|\+/-|\+-)\s*(\d[\d.,]{0,29}))?", re.ASCII)
 
 
 def looks_like(fields: Mapping[str, Any]) -> bool:
@@ -169,7 +170,9 @@ def _csv_cells(lines: Sequence[str]) -> Iterator[list[str]]:
             yield []
 
 
-_SQL_INSERT = re.compile(r"INSERT\s+INTO\s+llama_bench\s*\(([^()]*)\)\s*VALUES\s*\(", re.IGNORECASE)
+_SQL_INSERT = re.compile(
+    r"INSERT\s+INTO\s+(?:llama_bench|test)\s*\(([^()]*\bavg_ts\b[^()]*)\)\s*VALUES\s*\(", re.IGNORECASE
+)
 _SQL_VALUE = re.compile(r"\s*(?:'((?:[^']|'')*)'|([^',()\s]+))\s*([,)])")
 
 
@@ -258,10 +261,10 @@ def _markdown_rows(content: Content) -> Iterator[Fields]:
             "n_prompt": 0 if kind == "tg" else first,
             "n_gen": first if kind == "tg" else int(second or 0),
             "n_depth": int(depth or 0),
-            "avg_ts": rate[1],
+            "avg_ts": _rate(rate[1]),
         }
         if rate[2]:
-            fields["stddev_ts"] = rate[2]
+            fields["stddev_ts"] = _rate(rate[2])
         if (size := _SIZE.fullmatch(row.get("size", ""))) and (number := as_float(size[1])) is not None:
             fields["model_size"] = number * _SIZE_UNIT[size[2]]
         if (params := _PARAMETERS.fullmatch(row.get("params", ""))) and (number := as_float(params[1])) is not None:
@@ -271,6 +274,12 @@ def _markdown_rows(content: Content) -> Iterator[Fields]:
         if build:
             fields |= {"build_commit": build[1], "build_number": build[2]}
         yield Fields(fields, f"line {index + 1}: ")
+
+
+def _rate(written: str) -> str:
+    """A rate as the table has it; where somebody grouped its digits or wrote a decimal comma, as a plain number."""
+    found = log_number(written, grouped=True) if "," in written else None
+    return written if found is None else repr(found)
 
 
 _MARKDOWN_OWN = frozenset({"model", "size", "params", "test", "t/s"})

@@ -74,14 +74,54 @@ def log_number(written: str | None, *, grouped: bool = False) -> float | None:
 
 
 def log_lines(content: Content) -> Iterator[tuple[int, str]]:
-    """Numbered lines without colours."""
+    """Numbered lines without colours. A last line that breaks off is left out: its last number may be cut in half."""
+    earlier: deque[str] = deque(maxlen=_LINES_COMPARED)
+    held: tuple[int, str] | None = None
     for number, line in content.each_line():
-        yield number, plain(line)
+        if held is not None:
+            yield held
+            earlier.append(held[1][:_MOST_COMPARED])
+        held = number, plain(line)
+    if held is None:
+        return
+    if content.ends_open and _breaks_off(held[1], earlier):
+        content.cut_line = held[0]
+    else:
+        yield held
+
+
+_LINES_COMPARED, _MOST_COMPARED = 64, 4000
+_DIGITS = re.compile(r"[\d.,]*\d[.,]?")
+_FRACTION_AT_END = re.compile(r"\.(\d+)$")
+
+
+def _shape(line: str) -> str:
+    """A line with every number as 0 and every gap as one space: lines of one kind have the same."""
+    return " ".join(_DIGITS.sub("0", line).split())
+
+
+def _breaks_off(line: str, earlier: Iterable[str]) -> bool:
+    """Whether a line without an end is the beginning of one like an earlier line, or ends in the midst of a number."""
+    line = line.rstrip()
+    shape = _shape(line)
+    if not shape or len(line) > _MOST_COMPARED:
+        return False
+    alike = [before.rstrip() for before in earlier if _shape(before).startswith(shape)]
+    same = [before for before in alike if _shape(before) == shape]
+    if not same:
+        return bool(alike)
+    decimals = {len(match[1]) for before in same if (match := _FRACTION_AT_END.search(before))}
+    mine = _FRACTION_AT_END.search(line)
+    return len(decimals) == 1 and (len(mine[1]) if mine else 0) < min(decimals)
 
 
 def text_findings(content: Content) -> tuple[Finding, ...]:
-    """Notes on how the text was read; a log that is read piece by piece has none."""
-    return () if content.is_large else content.findings()
+    """Notes on how the text was read, once it was; a log that is read piece by piece has only that of a cut line."""
+    cut = content.cut_line
+    noted = (
+        () if cut is None else (Finding("cut-off", "warning", f"Line {cut}, the last, breaks off: it was left out."),)
+    )
+    return noted if content.is_large else (*content.findings(), *noted)
 
 
 def holds(content: Content, *marks: str) -> bool:

@@ -18,7 +18,8 @@ from app.importers.fields import Fields
 from app.importers.printed_tables import comma_is_decimal, csv_rows, number, unit_factor
 from app.importers.reading import Content, clean
 
-_HEADER: Final = re.compile(r'^\ufeff?"?ID"?,"?Process ID"?,')
+_HEADER: Final = re.compile(r'^\ufeff?"?ID"?([,;])"?Process ID"?\1')
+"""Spreadsheets of some locales part the columns by semicolons."""
 _L2_SECTOR_BYTES: Final = 32
 _TENSOR: Final = re.compile(r"sm__ops_path_tensor_\w+\.sum")
 _TENSOR_BUSY: Final = re.compile(r"sm__(?:pipe_tensor|inst_executed_pipe_tensor)\w*\.(?:avg|sum)(?:\.pct\w*)?")

@@ -71,20 +71,21 @@ def csv_rows(
     a line of other text, even one with a quotation mark, costs only itself.
     """
     header: list[str] | None = None
-    needed = 0
+    needed, by = 0, ","
     for place, line in enumerate(lines):
         if is_header.search(line):
-            header = [name.strip().lstrip("\ufeff") for name in csv_fields(line)]
+            by = max(",;", key=line.count)
+            header = [name.strip().lstrip("\ufeff") for name in csv_fields(line, by)]
             needed = header.index(last_needed) + 1 if last_needed in header else len(header)
         elif header is not None and line:
-            row = csv_fields(line)
+            row = csv_fields(line, by)
             if needed <= len(row) <= len(header):
                 yield place + 1, header, row + [""] * (len(header) - len(row))
 
 
-def csv_fields(line: str) -> list[str]:
+def csv_fields(line: str, by: str = ",") -> list[str]:
     """The cells of one line of CSV; none where it is no CSV."""
     try:
-        return next(csv.reader([line]), [])
+        return next(csv.reader([line], delimiter=by), [])
     except csv.Error:
         return []

@@ -605,6 +605,10 @@ class Content:
         self._source = source
         self._progress = progress
         self._done = 0
+        self.ends_open = False
+        """Whether the last line that `each_line` gave had no line end: a copy may have been cut in its midst."""
+        self.cut_line: int | None = None
+        """Number of a last line that breaks off and was therefore not read, once the text was read."""
         check_size(self.size, limits.max_stream_bytes, "The file")
         with self._stored() as stored:
             self.was_gzip = stored.read(2) == _GZIP
@@ -714,8 +718,10 @@ class Content:
                 stream, "utf-8-sig" if encoding == "utf-8" else encoding, errors="replace", newline="\n"
             )
             number = 1
+            self.ends_open = False
             while line := text.readline(MAX_LINE):
                 whole = line.endswith("\n")
+                self.ends_open = not whole
                 line = line.rstrip("\r\n") if whole else line
                 if "\r" in line:
                     yield from ((number, part) for part in line.split("\r") if part)

@@ -451,6 +451,8 @@ _UNIT_AT_END = re.compile(
     r"[_\s.-](s|sec|seconds|ms|us|µs|ns|tok/s|tokens/s|t/s|tps|req/s|gb|gib|mb|mib|tflops|tflop/s|gb/s|pct|percent|watts|w|joules)$",
     re.IGNORECASE,
 )
+_PER_SECOND = re.compile(r"(?:^|[_\s.-])([a-z]+)[_\s.-]per[_\s.-]s(?:ec(?:ond)?)?$", re.IGNORECASE)
+"""`tokens_per_s` is a rate: its last letter is no column of seconds."""
 _STAT_WORDS: tuple[tuple[str, str], ...] = (
     (r"p99\.9|p999", "p999"),
     (r"p99|99th", "p99"),
@@ -593,6 +595,8 @@ def _unit_in(name: str) -> tuple[str | None, str]:
     """The unit that a heading carries, and the rest of it in plain words."""
     unit: str | None = None
     rest = name
+    if rate := _PER_SECOND.search(name):
+        return known_unit(f"{rate[1]}/s"), _plain_words(f"{name[: rate.start()]} {rate[1]} s")
     for match in _UNIT_IN_NAME.finditer(name):
         if (unit := known_unit(match[1])) is not None:
             rest = name[: match.start()] + name[match.end() :]
@@ -603,7 +607,11 @@ def _unit_in(name: str) -> tuple[str | None, str]:
             rest = name[: ending.start()]
     if unit is None:
         unit = known_unit(name) if "/" in name else None
-    return unit, " ".join(re.findall(r"[a-z0-9.]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", rest).lower()))
+    return unit, _plain_words(rest)
+
+
+def _plain_words(name: str) -> str:
+    return " ".join(re.findall(r"[a-z0-9.]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()))
 
 
 # --- reading by a mapping ------------------------------------------------------------------------------------------

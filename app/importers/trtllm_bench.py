@@ -7,6 +7,7 @@ there are no token times.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -104,7 +105,8 @@ def _run(record: Fields) -> ParsedRun:
             )
         findings += serving.not_observed(record)
     inputs, outputs = (asked.count(key) or None for key in ("avg_input_length", "avg_output_length"))
-    rate = world.number("issue_rate")
+    # infinity means "as fast as possible": a load, not a value that is missing
+    rate = None if world.raw("issue_rate") in (math.inf, "inf") else world.number("issue_rate")
     if rate is not None and 0 < rate < 1e9:
         also["Requests issued per second"] = rate
 

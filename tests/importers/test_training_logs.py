@@ -262,7 +262,7 @@ def test_megatron_odd_lines() -> None:
     assert run.value("step_time_s", "max") == 1.0
     assert run.value("loss") == 2.5
     assert run.value("peak_memory_bytes") == pytest.approx(153.81 * 2**30)
-    assert {"non-finite", "cut-off", "warm-up-left-out"} <= checks(run)
+    assert {"non-finite", "cut-off", "warm-up-left-out"} <= checks(run) | {f.check for f in found.findings}
 
 
 def test_an_appended_run_is_a_run_of_its_own() -> None:
@@ -340,7 +340,8 @@ def test_maxtext_settings() -> None:
         f"loss: {loss}"
         for n, loss in enumerate(("3.0", "2.9", "2.8", "nan", "2.6", "2.5"))
     ]
-    run = one(head + "\n".join(steps) + "\ncompleted step: 6, seconds: 2.5, TFL")
+    found = parse_upload((head + "\n".join(steps) + "\ncompleted step: 6, seconds: 2.5, TFL").encode())
+    (run,) = found.runs
     assert run.workload.extra["devices"] == 16
     assert run.parallel == {"tp": 2, "pp": 1, "cp": 1, "ep": 1, "dp": 8}
     assert (run.workload.batch, run.workload.input_len, run.model_hint) == (4, 4096, "llama2-7b")
@@ -348,7 +349,7 @@ def test_maxtext_settings() -> None:
     assert run.workload.extra["recompute"] == "full"
     assert run.value("model_flop_per_s_per_device") == pytest.approx(200.5e12)
     assert run.value("loss") == 2.5
-    assert {"non-finite", "cut-off"} <= checks(run)
+    assert {"non-finite", "cut-off"} <= checks(run) | {f.check for f in found.findings}
     assert "hf_abc" not in repr(run)
 
 

@@ -1,0 +1,118 @@
+"""Files that break off within their last number, and numbers and tables as other people write them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from app.domain.lint import lint
+from app.domain.lint_subject import Subject
+from app.domain.run import Metric, ParsedRun, RunWorkload
+from app.domain.run_analysis import analyse_run
+from app.domain.series import series_of
+from app.importers.registry import parse_upload
+from app.importers.table import UnmappedTable
+
+MEGATRON = (
+    " iteration {0:8d}/ 100 | consumed samples: {0:12d} | elapsed time per iteration (ms): 4000.5 | throughput per GPU "
+    "(TFLOP/s/GPU): 410.5 | learning rate: 3.0E-04 | global batch size:  1024 | lm loss: 2.123456E+00 |"
+)
+TITAN = "step: {0:2d}  loss: 2.5000  memory: 48.25GiB(34.52%)  tps: 7,124  tflops: 413.10  mfu: 41.23%"
+MAXTEXT = (
+    "completed step: {0}, seconds: 3.000, TFLOP/s/device: 210.500, Tokens/s/device: 2730.667, total_weights: 65536, "
+    "loss: 9.125"
+)
+
+
+@pytest.mark.parametrize("line", [MEGATRON, TITAN, MAXTEXT])
+def test_a_log_that_breaks_off_within_a_number_gives_no_other_number(line: str) -> None:
+    lines = [line.format(number) for number in range(1, 16)]
+    whole = {m.key: m.value for m in parse_upload("\n".join(lines).encode()).runs[0].metrics}
+    text = "\n".join(lines[:-1]) + "\n"
+    for cut in range(8, len(lines[-1])):
+        found = parse_upload((text + lines[-1][:cut]).encode())
+        got = {m.key: m.value for m in found.runs[0].metrics}
+        assert got == pytest.approx(whole), lines[-1][:cut]
+    assert any(f.check == "cut-off" for f in parse_upload((text + lines[-1][:60]).encode()).findings)
+    assert not any(f.check == "cut-off" for f in parse_upload("\n".join(lines).encode()).findings)
+
+
+def test_llama_bench_with_grouped_digits_and_the_older_table_of_its_sql() -> None:
+    table = "| model | size | params | backend | test | t/s |\n|---|---|---|---|---|---|\n"
+    rows = "".join(
+        f"| qwen3 8B Q8_0 | 8.11 GiB | 8.19 B | CUDA | {test} | {rate} |\n"
+        for test, rate in (("pp512", "2,345.67 ± 3,20"), ("tg64", "41.20 ± 0.10"))
+    )
+    first, second = parse_upload((table + rows).encode()).runs
+    assert {first.value("prefill_tokens_per_s"), second.value("decode_tokens_per_s")} == {2345.67, 41.2}
+    assert first.value("prefill_tokens_per_s", "std") == 3.2
+    sql = (
+        "INSERT INTO test (build_commit, model_type, n_prompt, n_gen, avg_ns, avg_ts) "
+        "VALUES ('abc', 'llama 8B Q4_K - Medium', '0', '128', '1000000000', '128.0');\n"
+    )
+    assert parse_upload(sql.encode()).runs[0].value("decode_tokens_per_s") == 128.0
+
+
+def test_an_ncu_page_saved_with_semicolons() -> None:
+    header = ("ID", "Process ID", "Kernel Name", "Section Name", "Metric Name", "Metric Unit", "Metric Value")
+    section = "GPU Speed Of Light Throughput"
+    cells = (
+        header,
+        ("0", "7", "void gemm<float, 128>(int; float*)", section, "Duration", "us", "1.102,34"),
+        ("0", "7", "void gemm<float, 128>(int; float*)", section, "DRAM Throughput", "%", "45,67"),
+    )
+    text = "\n".join(";".join(f'"{cell}"' for cell in row) for row in cells)
+    found = parse_upload(text.encode())
+    assert (found.format, found.runs[0].value("kernel_time_s")) == ("ncu-csv", pytest.approx(1.10234e-3))
+
+
+def test_a_column_of_tokens_per_s_is_guessed_as_a_rate() -> None:
+    head = "config,throughput_tokens_per_s,tok_per_sec,requests per second,bandwidth_gb_per_s"
+    with pytest.raises(UnmappedTable) as refused:
+        parse_upload(f"{head}\na,2000.5,9.5,3.5,800.5\nb,2100.5,9.6,3.6,810.5\n".encode())
+    guesses = {column.name: column.guess for column in refused.value.view.columns}
+    assert [(guesses[name].metric, guesses[name].unit) for name in head.split(",")[1:]] == [
+        ("output_tokens_per_s", "tokens/s"),
+        (None, ""),  # the same metric again
+        ("requests_per_s", "1/s"),
+        ("hbm_bytes_per_s", "GB/s"),
+    ]
+
+
+def a_run(mode: str, **workload: object) -> ParsedRun:
+    return ParsedRun(name="run", metrics=(), workload=RunWorkload(mode=mode, **workload))  # type: ignore[arg-type]
+
+
+def test_a_series_goes_by_the_concurrency_that_was_asked_for() -> None:
+    def key(measured: float, asked: int | None) -> str:
+        run = a_run("serve", concurrency=measured, extra={} if asked is None else {"max_concurrency": asked})
+        return series_of(run, name="run", format="f", hardware="h", model="m", stated={}).key
+
+    assert key(15.87, 16) == key(15.93, 16) != key(15.9, 32)
+    assert key(15.87, None) == key(15.93, None) != key(31.9, None)
+    assert key(128, None) != key(127, None)
+
+
+def test_times_of_kernels_are_not_said_to_want_a_model() -> None:
+    run = replace(a_run("kernel"), metrics=(Metric("latency_s", 1e-3, None, "/x", "1", "ms"),))
+    held = analyse_run(run, None, None)
+    assert "a model's step" in held.verdict
+    assert held.needs == ("hardware",)
+
+
+def test_no_observation_is_not_the_largest_of_none() -> None:
+    metric = Metric("itl_s", 0.1, "p99", "/p99_itl_ms", "100", "ms", 0)
+    assert not [f for f in lint(Subject(replace(a_run("serve"), metrics=(metric,)))) if f.check == "few-samples"]
+
+
+def test_an_unlimited_issue_rate_is_a_load_and_not_missing() -> None:
+    report = {
+        "engine": {"model": "m", "version": "1", "backend": "Pytorch"},
+        "world_info": {"tp_size": 1, "pp_size": 1, "issue_rate": float("inf")},
+        "request_info": {"num_requests": 10, "avg_input_length": 8, "avg_output_length": 8},
+        "performance": {"total_latency_ms": 1000.0, "request_throughput_req_s": 10.0},
+    }
+    (run,) = parse_upload(json.dumps(report).encode()).runs
+    assert "non-finite" not in {f.check for f in run.findings}
