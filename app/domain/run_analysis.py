@@ -9,6 +9,7 @@ are assumed, and the assumption is named wherever the result is.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -569,6 +570,14 @@ def _dtypes(
             f"Quantised weights are multiplied at the {'int8' if eight else sixteen} peak, the fastest that may apply."
         )
         told.setdefault("kv", sixteen)
+    named = None if quantised or w.mode == "train" else _weights_in_name(run.model_hint)
+    by_person = dict(stated.get("dtypes") or {})
+    if named and not by_person.get("weights") and PRECISIONS[told.get("weights", "bf16")].bits >= 16:
+        # a server's `dtype` is what it computes in beside the checkpoint's own quantisation
+        told["weights"] = named
+        notes.append(f"Weights in {named}: so the model's name in the file says.")
+        if named != "int4" and not by_person.get("activations"):
+            told.pop("activations", None)
     stored = model.weights_stored_as
     if "weights" not in told and stored is not None and w.mode != "train" and PRECISIONS[stored].bits < 16:
         told["weights"] = stored
@@ -592,6 +601,21 @@ def _dtypes(
     told.setdefault("communication", told["activations"])
     known = {k: str(v) for k, v in told.items() if k in Dtypes.__slots__}
     return Dtypes(**known, weights_bits=bits), tuple(notes)
+
+
+_NAMED_WEIGHTS: tuple[tuple[str, str], ...] = (
+    (r"mxfp4", "mxfp4"),
+    (r"nvfp4|fp4", "nvfp4"),
+    (r"w4a16|w4a8|awq|int4|4bit|4-bit|nf4|gptq(?!.*(?:int8|8bit))", "int4"),
+    (r"fp8", "fp8"),
+    (r"w8a8|w8a16|int8|8bit|8-bit", "int8"),
+)
+
+
+def _weights_in_name(hint: str | None) -> str | None:
+    """The precision that the name of a quantised checkpoint carries (`-FP8`, `-AWQ-INT4`, `.w8a8`)."""
+    name = (hint or "").lower().replace("\\", "/").rstrip("/").rsplit("/", 1)[-1][:200]
+    return next((p for words, p in _NAMED_WEIGHTS if re.search(rf"(?<![a-z0-9])(?:{words})(?![a-z0-9])", name)), None)
 
 
 def _stated_layout(run: ParsedRun, stated: Mapping[str, Any]) -> dict[str, Any]:

@@ -102,6 +102,8 @@ def read(record: Fields) -> ParsedRun:
         for key in ("request_goodput", "request_goodput:"):
             record.metric("goodput_requests_per_s", key, raw_unit="req/s")
         record.metric("peak_concurrency", "max_concurrent_requests", raw_unit="requests")
+        if (as_float(record.fields.get("spec_decode_acceptance_length")) or 0) > 0:
+            record.metric("accepted_tokens_per_step", "spec_decode_acceptance_length", raw_unit="tokens/step")
         gaps = outputs - completed if outputs is not None and completed is not None else None
         others = serving.read_statistics(
             record, {"ttft_s": completed, "tpot_s": completed, "e2e_latency_s": completed, "itl_s": gaps}

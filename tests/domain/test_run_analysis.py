@@ -345,3 +345,24 @@ def test_times_in_words(seconds, text):
 )
 def test_shares_in_words(ratio, text):
     assert share_text(ratio) == f"{text}\u202f%"
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "person", "weights", "activations"),
+    [
+        ("RedHatAI/Llama-3.1-8B-Instruct-FP8-dynamic", {}, {}, "fp8", "fp8"),
+        ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", {}, {}, "int4", "bf16"),
+        ("org/Llama-3.1-8B.w8a8", {"weights": "bf16", "activations": "bf16"}, {}, "int8", "int8"),
+        ("org/Llama-3.1-8B-GPTQ-Int8", {}, {}, "int8", "int8"),
+        ("org/Llama-3.1-8B-FP8", {}, {"weights": "bf16"}, "bf16", "bf16"),
+        ("org/Llama-3.1-8B-Instruct", {}, {}, "bf16", "bf16"),
+    ],
+)
+def test_the_name_of_a_quantised_checkpoint_says_its_precision(
+    name: str, file: dict[str, str], person: dict[str, str], weights: str, activations: str
+) -> None:
+    """Or else the bound is one of 16-bit weights, which the run beats."""
+    run = replace(a_run("decode", {"tpot_s.mean": 9.0}, batch=1, context_len=8, dtypes=file), model_hint=name)
+    device = replace(DEVICE, peak={**DEVICE.peak, "fp8": 2e3, "int8": 2e3})
+    (row,) = analyse_run(run, device, TINY, {"dtypes": person}).rows
+    assert (row.workload.dtypes.weights, row.workload.dtypes.activations) == (weights, activations)

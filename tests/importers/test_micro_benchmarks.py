@@ -112,7 +112,7 @@ def test_nccl_odd_rows() -> None:
         "     2097152   524288   float   none   -1    20.00  104.86   52.43      3    20.00  104.86   52.43      0",
         "     4194304       1048576     float    none      -1    40.00  104",
     ]
-    (run,) = runs_of("\ufeff" + (HEAD + "\n".join(rows)).replace("\n", "\r\n"))
+    (run,) = runs_of("\ufeff" + (HEAD + "\n".join(rows) + "\n").replace("\n", "\r\n"))
     assert run.workload.extra["collective"] == "all_gather"
     assert run.software["RCCL"].startswith("2.20.5")
     # a row with wrong values is no measurement: the headline is the largest right one

@@ -116,3 +116,9 @@ def test_an_unlimited_issue_rate_is_a_load_and_not_missing() -> None:
     }
     (run,) = parse_upload(json.dumps(report).encode()).runs
     assert "non-finite" not in {f.check for f in run.findings}
+
+
+def test_vllm_says_how_many_tokens_a_draft_yields() -> None:
+    record = {"completed": 9, "total_input_tokens": 90, "total_output_tokens": 90, "request_rate": "inf", "duration": 1}
+    record |= {"request_throughput": 9.0, "mean_ttft_ms": 1.0, "spec_decode_acceptance_length": 2.75}
+    assert parse_upload(json.dumps(record).encode()).runs[0].value("accepted_tokens_per_step") == 2.75
