@@ -229,6 +229,9 @@ def of_bound(
         executed = bound.total("executed")
         again = _column(bound, "executed", lambda op: op.direction == "recompute")
         yield _estimated("recompute_share", again / executed if executed else 0.0, "recomputed over executed FLOP")
+    else:
+        for name in ("recompute_share", "opt_share"):
+            yield _estimated(name, 0.0, f"no training: a {workload.phase} step")
     if model.is_moe:
         yield from _experts(model, workload, ranks_per_node)
     seen = float(visual_tokens(model, workload)) if model.tower is not None and workload.phase != "decode" else 0.0
@@ -357,7 +360,7 @@ def of_estimate(bound: Bound, workload: Workload, memory: MemoryUse, host: Secon
     yield share("scan_share", lambda op: op.kind == "scan")
     if workload.phase == "train":
         yield share("opt_share", lambda op: op.direction == "optimizer")
-        yield share("loss_share", lambda op: op.stage == "head")
+    yield share("loss_share", lambda op: op.stage == "head")
     if any(op.stage == "tower" for op in bound.table.ops):
         yield share("encoder_share", lambda op: op.stage == "tower")
     if any(op.stage == "moe" for op in bound.table.ops):

@@ -383,6 +383,9 @@ def _trial(row: LedgerRow, plain: BoundEstimate, measured: tuple[float, float] |
             if measured is not None
             else "The estimate takes it for granted: nothing is left to save unless the stack lacks it."
         )
+    if measured is not None and saving is not None and saving > (most := max(measured[0] - bounds[1], 0.0)):
+        saving = most
+        notes.append("No more than lies between the measurement and the bound with it; the forecast says more.")
     if already and foreign:
         saving = None
         reason = (
@@ -444,6 +447,7 @@ def diagnose(ctx: Context, request: DiagnosisRequest) -> Diagnosis:
 
 def walked(ctx: Context, subject: Subject, evidence: Mapping[str, Evidence], request: DiagnosisRequest) -> Diagnosis:
     """The walk over evidence that is gathered already."""
+    subject = _as_launched(ctx, subject, evidence)
     found = walk(subject.scenario, evidence, request.answers, ctx.catalog.trees.symptoms.values())
     attempt = trier(subject)
     directions = [
@@ -452,6 +456,19 @@ def walked(ctx: Context, subject: Subject, evidence: Mapping[str, Evidence], req
         for leaf in (ctx.catalog.trees.leaves[reached.leaf],)
     ]
     return Diagnosis(subject, evidence, found, tuple(_by_saving(directions)), request)
+
+
+def _as_launched(ctx: Context, subject: Subject, evidence: Mapping[str, Evidence]) -> Subject:
+    """The subject whose step is launched one by one where launch gaps are known and no file says otherwise: what
+    removes launches is tried on a step that has them."""
+    gaps, row, view = evidence.get("launch_share"), subject.row, subject.view
+    if gaps is None or gaps.limit or gaps.kind not in ("user", "measured") or row is None or view is None:
+        return subject
+    stated = view.run.parsed.workload.extra.get("launch_mode")
+    usual = float(ctx.catalog.trees.thresholds["launch_hi"].value)
+    if stated == "graph" or row.workload.launch_mode != "graph" or float(gaps.value) <= usual:
+        return subject
+    return replace(subject, row=replace(row, workload=replace(row.workload, launch_mode="eager")))
 
 
 def _ranked(leaf: Leaf, attempt: Trier) -> tuple[Trial, ...]:

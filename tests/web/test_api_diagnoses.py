@@ -189,6 +189,14 @@ def test_work_that_nobody_stated_promises_nothing(client: TestClient) -> None:
     assert "does not state" in adapters["reason"]
 
 
+def test_launch_gaps_are_cured_on_a_step_that_has_them(client: TestClient) -> None:
+    made = post(client, scenario="decode", run=uploaded(client, 0.0241), evidence={"launch_share": 0.7})
+    best = made["directions"][0]["techniques"][0]
+    assert (best["id"], best["applies"]) == ("cuda-graph", True)
+    assert 0 < best["predicted_saving_s"] <= made["subject"]["measured_s"] - best["bound_after_s"]
+    assert made["subject"]["workload"]["launch_mode"] == "eager"
+
+
 def test_did_it_move(client: TestClient) -> None:
     before = post(client, scenario="decode", run=uploaded(client, 0.0241), evidence={"launch_share": 0.7})
     after = post(client, scenario="decode", run=uploaded(client, 0.0056), evidence={"launch_share": 0.02})
