@@ -58,6 +58,7 @@ def test_an_empty_history_says_how_it_begins(client: TestClient):
 
 
 def test_the_check_is_a_form_whose_address_is_the_check(client: TestClient, ids: list[str]):
+    assert client.get(f"/runs/{ids[0]}/check").status_code == 200  # nothing came before it, and nothing was asked
     first = client.get(f"/runs/{ids[2]}/check")
     assert first.status_code == 200
     assert "Passes against the median of the 2 runs before it" in first.text
