@@ -259,10 +259,11 @@ class _ModelReader:
     # -- values ---------------------------------------------------------------------------------------------------
 
     def _stored(self) -> str | None:
-        """How the checkpoint stores its weights: stated, or told by the imported configuration."""
+        """How the checkpoint stores its weights, where narrower than 16 bits: stated, or told by an imported file."""
         stated = self.fields.choice("weights_stored_as", tuple(PRECISIONS))
         told = (self.fields.object("hf_import") or {}).get("weights")
-        return stated or (told if isinstance(told, str) and told in PRECISIONS else None)
+        known = isinstance(told, str) and told in PRECISIONS and PRECISIONS[told].bits < 16
+        return stated or (told if known else None)
 
     def assume(self, key: str, value: Any) -> Any:
         shown = str(value).lower() if isinstance(value, bool) else value

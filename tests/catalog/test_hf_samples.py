@@ -86,7 +86,10 @@ def test_cache(entry: dict[str, Any]) -> None:
 def test_the_catalogue_says_the_same(id_: str) -> None:
     shipped, read = load_catalog().models[id_], parsed(id_).model
     assert read.layers == shipped.layers
-    assert differences(read, shipped) == ({"tower", "tower_params"} if id_ in NO_TOWER else set())
+    allowed = {"tower", "tower_params"} if id_ in NO_TOWER else set()
+    # this file is that of the checkpoint with 4-bit weights
+    allowed |= {"weights_stored_as"} if id_ == "qwen2-vl-2b" else set()
+    assert differences(read, shipped) == allowed
     assert read.activation == shipped.activation
 
 
