@@ -12,8 +12,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 COMPILE := .lock-venv/bin/uv pip compile --quiet --no-config --universal --generate-hashes \
 	--python-version 3.11 --custom-compile-command "make lock" $(UPGRADE)
 
-# Tests run file by file on all cores, up to four; PARALLEL= runs them one after the other.
-PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist loadfile
+# Tests run file by file with one process more than there are cores, up to five: many wait for a browser or a server.
+# In the order of the files, browser first, since its files are few and long. PARALLEL= runs them one after the other.
+WORKERS := $(shell $(PYTHON) -c "import os; print(min((os.cpu_count() or 1) + 1, 5))" 2>/dev/null)
+PARALLEL ?= --numprocesses $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev assets serve test lint format types imports unit bench calibrate fidelity lock clean

@@ -51,7 +51,8 @@ def test_a_page_in_use(open_page: Opener, watch: Watch, stored: Stored, name: st
         figure = page.locator(f"{CHARTS}:visible").first
         figure.locator(".nsewdrag").first.hover()
         assert not figure.get_by_title(re.compile("share|cloud|edit", re.IGNORECASE)).count()
-        for kind, start in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
+        # a picture is drawn by the same code on every page: the lab's and a run's stand for all
+        for kind, start in (("PNG", b"\x89PNG"), ("SVG", b"<svg")) if name in ("lab", "run") else ():
             with page.expect_download() as download:
                 figure.get_by_role("button", name=kind).click()
             file = tmp_path / kind
