@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from app.domain.precision import PRECISIONS
 from app.domain.run import METRIC_UNITS, STATS, Finding, ParsedRun, RunWorkload
@@ -40,20 +40,7 @@ Use = Literal[
     "output_len",
     "context_len",
 ]
-USES: tuple[Use, ...] = (
-    "ignore",
-    "metric",
-    "series",
-    "name",
-    "model",
-    "hardware",
-    "precision",
-    "batch",
-    "concurrency",
-    "input_len",
-    "output_len",
-    "context_len",
-)
+USES: tuple[Use, ...] = get_args(Use)
 MODES: tuple[str, ...] = ("serve", "prefill", "decode", "train", "latency", "kernel")
 
 MAX_COLUMNS = 200
