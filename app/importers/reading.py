@@ -220,7 +220,7 @@ def decode(data: bytes, filename: str | None) -> tuple[str, int]:
     if encoding != "utf-8":
         return _decode_wide(data, encoding)
     if b"\x00" in data:
-        if b"\x00" in data[1:64:2] and b"\x00" not in data[0:64:2]:
+        if b"\x00" not in data[0:64:2] and data[1:64:2].count(0) > len(data[1:64:2]) / 2:
             raise UnreadableUpload(
                 "binary", "This looks like UTF-16 text without its mark.", hint="Save it as UTF-8 and try again."
             )

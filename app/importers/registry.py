@@ -177,8 +177,12 @@ def _refusal(content: Content, tried: list[tuple[str, str]]) -> UnreadableUpload
             accepts=accepted_formats(),
         )
     if first is not None:
-        keys = ", ".join(clean(key, 40) for key in list(first)[:8]) or "no keys"
-        seen = f"The file is JSON with the keys {keys}, which is no format known here."
+        keys = ", ".join(clean(key, 40) for key in list(first)[:8])
+        seen = (
+            f"The file is JSON with the {'keys' if len(first) > 1 else 'key'} {keys}, which is no format known here."
+            if keys
+            else "The file is an empty JSON object."
+        )
     else:
         line = next((clean(line, 80) for line in content.head.split("\n") if line.strip()), "")
         seen = f"The file is text that begins with “{line}”, which is no format known here."

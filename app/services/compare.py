@@ -83,7 +83,7 @@ class RunItem(Contract):
 
 def _estimate_kind(value: Any) -> str:
     kind = value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
-    return f"{kind} item" if kind in ("op", "overlap", "exposed", "pipeline") else "bound item"
+    return f"{kind} item"
 
 
 class EstimateItem(Contract):
@@ -96,7 +96,11 @@ class EstimateItem(Contract):
         | Annotated[FrozenOverlap, Tag("overlap item")]
         | Annotated[FrozenExposed, Tag("exposed item")]
         | Annotated[FrozenPipeline, Tag("pipeline item")],
-        Discriminator(_estimate_kind),
+        Discriminator(
+            _estimate_kind,
+            custom_error_type="estimate_kind",
+            custom_error_message="must have a `kind` that is bound, op, overlap, exposed or pipeline",
+        ),
     ]
     label: Label | None = None
     book_as: BookName | None = None

@@ -36,12 +36,22 @@ class Contract(BaseModel):
                     yield from value.filled_defaults(f"{prefix}{name}.")
                 else:
                     yield f"{prefix}{name} was not given: {value.defaults_in_words()}."
-            elif name not in self.model_fields_set and field.default is not None:
-                yield f"{prefix}{name} was not given: {value} is assumed."
+            elif name not in self.model_fields_set and field.default is not None and value != []:
+                yield f"{prefix}{name} was not given: {_in_words(value)} is assumed."
 
     def defaults_in_words(self) -> str:
-        parts = [f"{name} {getattr(self, name)}" for name in type(self).model_fields if getattr(self, name) is not None]
-        return ", ".join(parts) + " are assumed"
+        return f"{self.in_words()} are assumed"
+
+    def in_words(self) -> str:
+        """The fields and their values in one line; what is left open or empty says nothing."""
+        stated = {name: getattr(self, name) for name in type(self).model_fields}
+        return ", ".join(f"{name} {_in_words(value)}" for name, value in stated.items() if value not in (None, []))
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, Contract):
+        return f"({value.in_words()})"
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 
 class DtypesBody(Contract):

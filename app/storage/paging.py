@@ -34,7 +34,9 @@ def rows_of_page(
     descending = sort.startswith("-")
     key = sort.removeprefix("-")
     if key not in sorts:
-        raise InvalidQuery("sort", f"unknown key {key!r}: use one of {', '.join(sorts)}, with - before it to reverse")
+        plain = ", ".join(name for name in sorts if "." not in name)
+        more = next((f" (or a statistic of one, such as {name})" for name in reversed(list(sorts)) if "." in name), "")
+        raise InvalidQuery("sort", f"unknown key {key!r}: use one of {plain}{more}, with - before it to reverse")
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidQuery("limit", f"must be from 1 to {MAX_PAGE}, not {limit}")
     value = sorts[key]

@@ -13,6 +13,7 @@ from starlette.datastructures import FormData, QueryParams
 from app.domain.errors import InvalidInput
 from app.services.compare import MAX_ITEMS, ComparisonRequest
 from app.services.compare_communication import CALLS
+from app.web.errors import must
 from app.web.rendering import query
 from app.web.security import NotStrictJson, check_json
 
@@ -202,7 +203,7 @@ def _tray_item(entry: Any) -> BuiltItem | None:
 def _messages(error: ValidationError | InvalidInput) -> list[tuple[str, str]]:
     if isinstance(error, InvalidInput):
         return [_message(error.loc, error.reason)]
-    return [_message(tuple(one["loc"]), one["msg"].replace("Input should", "It should")) for one in error.errors()[:10]]
+    return [_message(tuple(one["loc"]), must(one["msg"])) for one in error.errors()[:10]]
 
 
 def _message(loc: tuple[str | int, ...], reason: str) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -65,6 +66,7 @@ KINDS: Final = _kinds(
     Kind("method-not-allowed", 405, "Not possible here", "The address exists and does not take this method."),
     Kind("conflict", 409, "Conflict", "A name is taken, a shipped entry cannot change, or somebody else edited first."),
     Kind("ambiguous-name", 409, "Several entries have this name", "Say which of `candidates` is meant."),
+    Kind("unknown-host", 421, "Not this server's name", "The server listens on its own machine alone, by other names."),
     Kind("too-large", 413, "Too large", "The body is larger than the server takes."),
     Kind("unsupported-media-type", 415, "Wrong content type", "The body is not of a type that this address takes."),
     Kind("invalid-input", 422, "Some values cannot be used", "`errors` names each field and says what would be right."),
@@ -250,6 +252,9 @@ def _ambiguous_name(request: Request, error: AmbiguousName) -> Problem:
 
 
 def _not_found(_request: Request, error: NotFound) -> Problem:
+    if error.kind == "share":
+        # one answer for all three, so that nobody learns which tokens there were
+        return problem("not-found", "This link opens nothing: it never existed, has expired, or was revoked.")
     return problem("not-found", _sentence(error))
 
 
@@ -384,7 +389,18 @@ _WORDS: Final = {
     "missing": "is missing",
     "extra_forbidden": "is not a known field",
     "finite_number": "must be a finite number",
+    "model_attributes_type": "must be a JSON object",
+    "dict_type": "must be a JSON object",
+    "list_type": "must be a list",
 }
+
+
+_SHOULD: Final = re.compile(r"^(?:Input|Value|List|Dictionary|String|Number) should ")
+
+
+def must(text: str) -> str:
+    """A validator's sentence without its word for the input, which is the field itself: "must be greater than 0"."""
+    return _SHOULD.sub("must ", text, count=1).replace(" after validation", "")
 
 
 def _merged(found: Sequence[Mapping[str, Any]], body: Any) -> Iterator[tuple[Loc, str]]:
@@ -392,7 +408,7 @@ def _merged(found: Sequence[Mapping[str, Any]], body: Any) -> Iterator[tuple[Loc
     by_place: dict[Loc, list[str]] = {}
     for one in found:
         loc = _place(tuple(one["loc"]), one["type"], body)
-        message = _WORDS.get(one["type"]) or str(one["msg"]).replace("Input should be", "must be")
+        message = _WORDS.get(one["type"]) or must(str(one["msg"]))
         messages = by_place.setdefault(loc, [])
         if message not in messages:
             messages.append(message)

@@ -16,6 +16,7 @@ from starlette.datastructures import ImmutableMultiDict
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
 from app.domain.levers.registry import LEVERS
 from app.services.what_if import FIELD_OF_LOC, FIELDS, WhatIf
+from app.web.errors import must
 
 MAX_TEXT = 200
 _LONG: Mapping[str, int] = {"levers": 4000, "beside": 4000}
@@ -196,7 +197,7 @@ def _field_of(loc: Sequence[object]) -> str | None:
 
 def sentence(text: str) -> str:
     """A reason as a sentence beside its field; what a validator calls its input is the field itself."""
-    text = text.replace("Input should be", "must be", 1)
+    text = must(text)
     first = text.split(" ", 1)[0]
     start = text if "_" in first else text[:1].upper() + text[1:]  # a field's own name keeps its spelling
     return start + ("" if text.endswith((".", "?")) else ".")

@@ -1,11 +1,12 @@
-"""What stands in front of every route: headers, same-origin check, rate limits, body caps and strict JSON.
+"""What stands in front of every route: headers, host and same-origin checks, rate limits, body caps and strict JSON.
 
-Plain ASGI middleware, outermost first as `PROTECTION` lists it. Each refusal is an answer of `errors`, so it has the
-same shape as any other.
+Plain ASGI middleware; `protect` puts it together. Each refusal is an answer of `errors`, so it has the same shape as
+any other.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 import secrets
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
+import anyio
 import anyio.to_thread
 from fastapi import FastAPI, Request
 from starlette.datastructures import Headers, MutableHeaders
@@ -29,6 +31,9 @@ MAX_JSON_BYTES: Final = 4 * 2**20
 """Largest body of any request that is not an upload."""
 
 MAX_JSON_DEPTH: Final = 64
+
+MAX_DROPPED_BYTES: Final = 64 * 2**20
+"""How much of a refused body is still taken off the line, so that its sender gets to read the refusal."""
 
 UPLOAD_PATHS: Final = frozenset({"/runs", "/api/v1/runs"})
 """POST here carries files: the large cap applies and the body is not looked at."""
@@ -105,6 +110,56 @@ class Envelope:
             if started:
                 raise  # half an answer is out; the server has to close the connection
             await errors.unexpected(Request(scope, receive), error)(scope, receive, dressed)
+
+
+# ---- host -----------------------------------------------------------------------------------------------------------
+
+
+class KnownHost:
+    """Refuses requests for another site's name, while the server listens on this machine alone.
+
+    Such a server has no accounts because nobody else reaches it. But a page of any site may point its own name at
+    127.0.0.1, and the browser then takes this server for that site and lets its scripts read and change everything
+    (DNS rebinding). The name stays in the Host header. Addresses, localhost, names without a dot (nobody outside can
+    make them lead here) and the public address are ours.
+    """
+
+    def __init__(self, app: ASGIApp, host: str, public_url: str | None = None) -> None:
+        self.app = app
+        self.is_local = _is_loopback(host)
+        self.public_name = urlsplit(public_url).hostname if public_url is not None else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self.is_local:
+            named = Headers(scope=scope).get("host", "")
+            if not self._is_ours(named):
+                reason = (
+                    f"This server listens on its own machine alone and is not called {named[:200]!r}. If readers do "
+                    "reach it by that name, set BYTEBOUND_PUBLIC_URL to their address."
+                )
+                await _refuse(scope, receive, send, errors.problem("unknown-host", reason))
+                return
+        await self.app(scope, receive, send)
+
+    def _is_ours(self, named: str) -> bool:
+        try:
+            name = (urlsplit(f"//{named}").hostname or "").rstrip(".")
+        except ValueError:
+            return False
+        if "." not in name or name.endswith(".localhost") or name == self.public_name:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 # ---- same origin ----------------------------------------------------------------------------------------------------
@@ -201,14 +256,25 @@ class TokenBuckets:
             del self._buckets[key]
 
 
-_ESTIMATING: Final = ("/api/v1/estimates/", "/explore/", "/kv/", "/library/techniques/")
+_ESTIMATING: Final = (
+    "/explore",
+    "/memory",
+    "/kv",
+    "/moe",
+    "/comm",
+    "/diagnose",
+    "/library/techniques",
+    "/api/v1/diagnoses",
+    "/api/v1/estimates",
+)
+"""Pages and calls that compute, and what lies below them."""
 
 
 def limited_class(method: str, path: str) -> str | None:
     """Which allowance a request draws on: uploads, estimates, share_lookups, or none."""
     if method == "POST" and path in UPLOAD_PATHS:
         return "uploads"
-    if path in ("/explore", "/kv", "/diagnose", "/api/v1/diagnoses") or path.startswith(_ESTIMATING):
+    if any(path == place or path.startswith(f"{place}/") for place in _ESTIMATING):
         return "estimates"
     if path.startswith(("/s/", "/api/v1/shares/", "/library/checklists/shares/", "/api/v1/checklist-shares/")):
         return "share_lookups"
@@ -281,6 +347,8 @@ class BodyLimits:
         try:
             announced = headers.get("content-length", "0")
             if announced.isascii() and announced.isdigit() and int(announced[:20]) > cap:
+                if "expect" not in headers:  # whoever waits for leave to send reads the answer anyway
+                    await _dropped(receive)
                 _too_large(cap)
             if is_upload or not scope["path"].startswith("/api/"):
                 await self.app(scope, counted, send)
@@ -317,11 +385,27 @@ def _counted(receive: Receive, cap: int) -> Receive:
         if message["type"] == "http.request":
             seen += len(message.get("body", b""))
             if seen > cap:
+                if message.get("more_body", False):
+                    await _dropped(receive)
                 # Frameworks turn any other exception that leaves `receive` into a vague 400.
                 _too_large(cap)
         return message
 
     return counted
+
+
+async def _dropped(receive: Receive) -> None:
+    """Take the rest of a body off the line, up to a bound.
+
+    A connection that is closed with bytes unread is reset, and its sender sees "connection reset" instead of 413.
+    """
+    left = MAX_DROPPED_BYTES
+    with anyio.move_on_after(10):
+        while left > 0:
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if message["type"] != "http.request" or not message.get("more_body", False):
+                return
 
 
 def _too_large(cap: int) -> NoReturn:
@@ -448,4 +532,5 @@ def protect(app: FastAPI, settings: Settings, clock: Callable[[], float] = time.
     app.add_middleware(BodyLimits, max_upload_bytes=settings.max_upload_bytes)
     app.add_middleware(RateLimit, limits=settings.rate_limits, trusted_proxies=settings.trusted_proxies, clock=clock)
     app.add_middleware(SameOrigin, public_origin=settings.public_origin)
+    app.add_middleware(KnownHost, host=settings.host, public_url=settings.public_url)
     app.add_middleware(Envelope)

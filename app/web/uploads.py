@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from fastapi import Request, Response
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from python_multipart.multipart import MultipartParser, MultipartState, parse_options_header
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -253,6 +253,9 @@ async def _read_form(request: Request, arriving: _Arriving, options: Mapping[byt
             await _act(form, arriving)
         form.parser.finalize()
         await _act(form, arriving)
+        if form.parser.state not in (MultipartState.START, MultipartState.END):
+            # The parser takes a form without its end for complete, and would lose what came last.
+            raise FormParserError("no closing boundary")
     except FormParserError as error:
         raise HTTPException(400, "The form cannot be read: it is damaged or cut off.") from error
 

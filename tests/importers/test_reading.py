@@ -81,6 +81,7 @@ def zip_of(name: str) -> bytes:
         (bytes(range(128, 256)) * 10, None, "binary", "text"),
         (VLLM.decode().encode("utf-16-le"), None, "UTF-16", "UTF-8"),
         (VLLM + b"\x00", None, "binary", "text"),
+        (b"\x01" * 9 + b"\x00" + b"\x01" * 200, None, "The file is binary", "text"),
         (gzip.compress(gzip.compress(VLLM)), None, "gzip inside gzip", "Unpack"),
     ],
 )

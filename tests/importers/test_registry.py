@@ -62,6 +62,11 @@ def test_an_unknown_json_says_its_keys_and_what_was_tried() -> None:
     assert all(reason for _, reason in refusal.tried)
 
 
+def test_what_holds_no_key_is_said_so() -> None:
+    assert refused("{}").seen == "The file is an empty JSON object."
+    assert "the key epochs, which" in refused('{"epochs": 3}').seen
+
+
 def test_an_unknown_text_says_how_it_begins() -> None:
     assert "Dear benchmark" in refused("\n\nDear benchmark,\nall is well\n").seen
 

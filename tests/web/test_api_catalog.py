@@ -196,6 +196,16 @@ def test_a_copy_needs_a_source_and_a_name(client: TestClient, body: dict[str, An
 # ---- models ---------------------------------------------------------------------------------------------------------
 
 
+def test_names_with_slashes_are_found_as_they_are_written(client: TestClient) -> None:
+    for name in ("meta-llama/Llama-3.1-8B", "meta-llama%2Fllama-3.1-8b"):
+        assert client.get(f"/api/v1/models/{name}").json()["id"] == "llama-3.1-8b"
+        assert client.get(f"/models/{name}").headers["location"] == "/models/llama-3.1-8b"
+    assert client.get("/api/v1/hardware/GroqChip / LPU v1").json()["id"] == "groq-lpu-v1"
+    assert client.get("/api/v1/models/meta-llama/Llama-99").status_code == 404
+    assert client.get("/models/meta-llama/Llama-99").status_code == 404
+    assert client.get("/models/llama-3.1-8b/copy").status_code == 200
+
+
 def test_a_model_says_what_it_weighs(client: TestClient) -> None:
     model = client.get("/api/v1/models/llama-3.1-8b").json()
     # Per layer 2*4096^2 + 2*4096*1024 + 3*4096*14336 + 2*4096; 32 of them, two tables of 128256*4096, one norm.

@@ -52,6 +52,11 @@ def test_what_was_assumed_and_cited_is_said(client: TestClient) -> None:
     answer = bound(client, workload={"phase": "decode", "batch": 4})
     assert any(text.startswith("workload.context_len was not given: 0") for text in answer["assumptions"])
     assert not any("workload.batch" in text for text in answer["assumptions"])
+    nothing = client.post("/api/v1/estimates/bound", json={"hardware": "h100-sxm", "model": "llama-3.1-8b"}).json()
+    told = next(text for text in nothing["assumptions"] if text.startswith("workload was not given"))
+    assert "dtypes (weights bf16, activations bf16, " in told
+    assert "sequence_parallel no, " in told
+    assert not {"None", "[]", "=", "'"} & set(told)
     figures = {source["figure"] for source in answer["sources"]}
     assert {"peak.flop_per_s.bf16", "peak.memory_bandwidth_bytes_per_s"} <= figures
     assert all(source["sources"] for source in answer["sources"])

@@ -83,6 +83,8 @@ def test_create_read_list_delete(client: TestClient) -> None:
         ),
         ({"title": "t", "items": [estimate()], "baseline": 3}, ["baseline"]),
         ({"title": "t", "items": [estimate()], "extra": 1}, ["extra"]),
+        ({"title": "t", "items": [{"estimate": {"kind": "guess", "request": {}}}]}, ["items", 0, "estimate"]),
+        ({"title": "t", "items": [{"estimate": "bound"}]}, ["items", 0, "estimate"]),
     ],
 )
 def test_bad_bodies_name_the_place(client: TestClient, body: Any, loc: list[Any]) -> None:

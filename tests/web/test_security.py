@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import anyio
 import pytest
 from fastapi.testclient import TestClient
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
 from app.main import create_app
 from app.settings import RateLimits, Settings
 from app.web.deps import client_address
 from app.web.routes import ROUTERS
-from app.web.security import NotStrictJson, TokenBuckets, check_json
+from app.web.security import MAX_DROPPED_BYTES, BodyLimits, KnownHost, NotStrictJson, TokenBuckets, check_json
 
 GEMM = {"hardware": "nvidia-h100-sxm", "op": {"op": "gemm", "m": 64, "n": 64, "k": 64}}
 OP = "/api/v1/estimates/op"
@@ -123,6 +126,47 @@ def test_the_public_address_counts_where_there_is_one(settings: Settings) -> Non
     assert (ours.status_code, inner.status_code) == (200, 403)
 
 
+# ---- host -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("named", "listening", "public", "allowed"),
+    [
+        ("127.0.0.1:8000", "127.0.0.1", None, True),
+        ("LocalHost:8000", "127.0.0.1", None, True),
+        ("[::1]:8000", "::1", None, True),
+        ("bytebound.localhost", "localhost", None, True),
+        ("perfbox:8000", "127.0.0.1", None, True),
+        ("evil.example:8000", "127.0.0.1", None, False),
+        ("evil.example", "localhost", None, False),
+        ("127.0.0.1.evil.example", "127.0.0.1", None, False),
+        ("localhost.evil.example", "127.0.0.1", None, False),
+        ("[::1", "127.0.0.1", None, False),
+        ("bytebound.example.org", "127.0.0.1", "https://bytebound.example.org/tools", True),
+        ("evil.example", "127.0.0.1", "https://bytebound.example.org/tools", False),
+        ("box.example.org:8000", "0.0.0.0", None, True),
+    ],
+)
+def test_a_local_server_answers_to_no_foreign_name(
+    named: str, listening: str, public: str | None, allowed: bool
+) -> None:
+    """A page that points its own name at this machine would count as the same site to its browser."""
+
+    async def inner(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response("reached")(scope, receive, send)
+
+    for path in ("/", "/api/v1/runs"):
+        answer = TestClient(KnownHost(inner, listening, public)).get(path, headers={"Host": named})
+        assert answer.status_code == (200 if allowed else 421)
+        assert ("BYTEBOUND_PUBLIC_URL" in answer.text) is not allowed
+
+
+def test_the_host_is_checked_before_anything_else(client: TestClient) -> None:
+    headers = {"Host": "evil.example", "Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin"}
+    assert client.delete("/api/v1/runs/some", headers=headers).status_code == 421
+    assert "evil.example" in client.get("/static/css/app.css", headers=headers).text
+
+
 # ---- body caps ------------------------------------------------------------------------------------------------------
 
 
@@ -158,6 +202,31 @@ def test_a_form_without_a_length_is_counted_as_it_comes(settings: Settings, path
     answer = client.post(path, content=form(), headers={"Content-Type": "multipart/form-data; boundary=x"})
     assert answer.status_code == 413
     assert "5000 bytes" in answer.text
+
+
+def test_the_rest_of_a_refused_body_is_taken_off_the_line() -> None:
+    """Else the connection is reset, and the sender never reads why."""
+
+    def received(announced: int, **headers: str) -> tuple[int, int]:
+        taken, sent = 0, []
+
+        async def receive() -> Message:
+            nonlocal taken
+            taken += 2**20
+            return {"type": "http.request", "body": bytes(2**20), "more_body": taken < announced}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        fields = {"content-length": str(announced), "content-type": "application/json", **headers}
+        raw = [(name.encode(), value.encode()) for name, value in fields.items()]
+        scope = {"type": "http", "method": "POST", "path": OP, "headers": raw, "query_string": b""}
+        anyio.run(BodyLimits(Response("reached"), max_upload_bytes=2**30), scope, receive, send)
+        return sent[0]["status"], taken
+
+    assert received(20 * 2**20) == (413, 20 * 2**20)
+    assert received(10 * MAX_DROPPED_BYTES) == (413, MAX_DROPPED_BYTES)
+    assert received(20 * 2**20, expect="100-continue") == (413, 0)
 
 
 def test_only_uploads_may_be_large(settings: Settings) -> None:

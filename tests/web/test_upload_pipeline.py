@@ -218,6 +218,17 @@ def test_damaged_forms_are_refused_and_leave_nothing(client: TestClient, setting
     assert spooled_files(settings) == []
 
 
+def test_a_form_without_its_end_stores_nothing_of_itself(client: TestClient, settings: Settings):
+    """The file of the last part may be cut anywhere, and the one before is no answer to what was sent."""
+    part = b'--b\r\nContent-Disposition: form-data; name=file; filename="a.json"\r\n\r\n' + VLLM + b"\r\n"
+    for body in (part + part[:-300], part + part, part):
+        answer = client.post("/api/v1/runs", content=body, headers={"content-type": "multipart/form-data; boundary=b"})
+        assert answer.status_code == 400
+        assert "cut off" in answer.json()["detail"]
+    assert client.get("/api/v1/runs").json()["total"] == 0
+    assert spooled_files(settings) == []
+
+
 # ---- a server that is killed ----------------------------------------------------------------------------------------
 
 

@@ -110,7 +110,7 @@ def list_hardware(
     return _listing([catalogue.hardware_json(entry) for entry in page.items], page.next, page.total)
 
 
-@router.get("/hardware/{hardware}", tags=["hardware"], summary="One profile", response_model=HardwareAnswer)
+@router.get("/hardware/{hardware:path}", tags=["hardware"], summary="One profile", response_model=HardwareAnswer)
 def get_hardware(ctx: Ctx, hardware: Name) -> Response:
     """The profile with this id or alias. A name of several profiles is refused with the candidates."""
     return FiniteJSONResponse(catalogue.hardware_json(catalogue.get_hardware(ctx, hardware)))
@@ -165,7 +165,7 @@ def list_models(
     return _listing([catalogue.model_summary_json(entry) for entry in page.items], page.next, page.total)
 
 
-@router.get("/models/{model}", tags=["models"], summary="One model", response_model=ModelAnswer)
+@router.get("/models/{model:path}", tags=["models"], summary="One model", response_model=ModelAnswer)
 def get_model(ctx: Ctx, model: Name) -> Response:
     """The whole architecture of the model with this id, alias or repository name."""
     return FiniteJSONResponse(catalogue.model_json(catalogue.get_model(ctx, model)))

@@ -286,3 +286,9 @@ def _form_page(
         "address": address_of(entry),
     }
     return rendering.page(request, "model_edit.html", context, status)
+
+
+@router.get("/models/{model:path}")
+def repository_page(request: Request, ctx: Ctx, model: Name) -> Response:
+    """A name with slashes, as repositories have; behind every page of one model, since it would take them all."""
+    return model_page(request, ctx, model)
