@@ -374,6 +374,8 @@ def largest_context(
 
 def _most(fits: Callable[[Array], Array], shape: tuple[int, ...], least: float) -> Array:
     """The largest whole numbers for which a test holds that never comes back once it fails; inf beyond MAX_TOKENS."""
+    if shape == ():
+        return _most_of_one(fits, least)
     low = np.full(shape, least)
     high = np.full(shape, float(MAX_TOKENS))
     endless = fits(high)
@@ -382,6 +384,22 @@ def _most(fits: Callable[[Array], Array], shape: tuple[int, ...], least: float) 
         good = fits(middle)
         low, high = np.where(good, middle, low), np.where(good, high, middle)
     return np.where(endless, np.inf, low)
+
+
+_SECTIONS = 64
+
+
+def _most_of_one(fits: Callable[[Array], Array], least: float) -> Array:
+    """`_most` of a single number: many candidates are tried at once, which takes hardly longer than one."""
+    low, high = least, float(MAX_TOKENS)
+    if np.all(fits(np.asarray(high))):
+        return np.asarray(np.inf)
+    while high - low > 1:
+        tried = np.unique(np.floor(np.linspace(low, high, _SECTIONS + 1)[1:-1]))
+        tried = tried[(tried > low) & (tried < high)]
+        good = int(np.count_nonzero(fits(tried)))
+        low, high = (tried[good - 1] if good else low), (tried[good] if good < tried.size else high)
+    return np.asarray(low)
 
 
 # ---- what a decode step reads ---------------------------------------------------------------------------------------

@@ -214,13 +214,19 @@ def estimate_bound(ctx: Context, request: BoundRequest) -> BoundEstimate:
     """Answer `POST /estimates/bound`."""
     hardware, hardware_notes = resolve_hardware(ctx, request.hardware)
     model, model_notes = resolve_model(ctx, request.model)
-    defaults = tuple(request.filled_defaults())
+    return bound_on(hardware, model, request, (*hardware_notes, *model_notes))
+
+
+def bound_on(
+    hardware: HardwareProfile, model: ModelSpec, request: BoundRequest, notes: tuple[str, ...] = ()
+) -> BoundEstimate:
+    """The same on a profile and a model that are known already; the request's own names are not looked at."""
     return bound_of(
         hardware,
         model,
         request.workload.to_domain(),
         request.ceilings,
-        assumptions=(*defaults, *hardware_notes, *model_notes),
+        assumptions=(*request.filled_defaults(), *notes),
         levers=[
             LeverRequest(item) if isinstance(item, str) else LeverRequest(item.id, item.params)
             for item in request.levers

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any
 
 from app.catalog.calibration import load_calibration
+from app.catalog.loader import load_catalog
 from app.catalog.published import PublishedFigure, published_experts
 from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.layout import Layout, layout_of
@@ -36,13 +38,14 @@ from app.services.contracts import BoundRequest, MoeRequest
 from app.services.estimate import (
     BoundEstimate,
     bound_of,
+    bound_on,
     estimate_bound,
     expected_json,
     sources_of,
     terms_json,
 )
 from app.services.page_state import address_of, communication_precision, step_dtypes
-from app.services.references import own_names, resolve_model
+from app.services.references import own_names, parse_model, resolve_model
 from app.services.what_if import WhatIf, state_of
 
 DEFAULT_HARDWARE = "nvidia-h800-sxm"
@@ -97,7 +100,10 @@ def bound_request(request: MoeRequest) -> BoundRequest:
 def estimate_moe(ctx: Context, request: MoeRequest) -> MoeEstimate:
     """Answer `POST /estimates/moe`. Raises as `estimate_bound` does, and InvalidInput for a model without experts."""
     first_experts(resolve_model(ctx, request.model)[0])
-    step = estimate_bound(ctx, bound_request(request))
+    return _layers_asked(estimate_bound(ctx, bound_request(request)), request)
+
+
+def _layers_asked(step: BoundEstimate, request: MoeRequest) -> MoeEstimate:
     taken = request.communication_units
     return expert_layers(step, request.ceilings, share_of_units(step.hardware, taken) if taken else 0.0)
 
@@ -612,11 +618,16 @@ class PublishedRow:
         return self.bound / self.measured if self.unit == "s" else self.measured / self.bound
 
 
-def published_rows(ctx: Context) -> tuple[PublishedRow, ...]:
-    """Published figures about experts with their bounds. Their questions name shipped entries only."""
-    rows = []
+@cache
+def published_rows() -> tuple[PublishedRow, ...]:
+    """Published figures about experts with their bounds. They ask of shipped entries, or of models in full."""
+    rows, shipped = [], load_catalog()
     for figure in published_experts()[0]:
-        found = estimate_moe(ctx, MoeRequest.model_validate(figure.request))
+        request = MoeRequest.model_validate(figure.request)
+        hardware = shipped.hardware[str(request.hardware)]
+        asked = request.model
+        model = shipped.models[asked] if isinstance(asked, str) else parse_model(asked).model
+        found = _layers_asked(bound_on(hardware, model, bound_request(request)), request)
         if figure.seconds is not None:
             stage = next(cost for cost in found.pipeline.stages if cost.stage == figure.stage)
             rows.append(PublishedRow(figure, figure.seconds, stage.time / found.pipeline.layers, "s"))

@@ -76,10 +76,10 @@ def test_any_value_in_any_field_is_answered(client: TestClient, path: str, heade
     if not headers:
         return  # a page and its fragment read fields by the same code, and a fragment is quicker made
     for position, name in enumerate(names):
-        # each field alone, since a page may stop at the first that is wrong
-        for value in (HOSTILE[position % len(HOSTILE)], HOSTILE[(position + 3) % len(HOSTILE)]):
-            check(client, "GET", path, params={name: value}, headers=headers)
-        check(client, "GET", path, params=[(name, "1"), (name, "2")], headers=headers)
+        # each field alone, since a page may stop at the first that is wrong; twice where a page may expect it once
+        value = HOSTILE[position % len(HOSTILE)]
+        check(client, "GET", path, params={name: value}, headers=headers)
+        check(client, "GET", path, params=[(name, "1"), (name, value)], headers=headers)
 
 
 @pytest.mark.parametrize("path", BY_ID)

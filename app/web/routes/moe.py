@@ -85,9 +85,9 @@ def _text_of(data: bytes) -> str:
 
 
 @router.get("/moe/published")
-def published(request: Request, ctx: Ctx) -> HTMLResponse:
+def published(request: Request) -> HTMLResponse:
     """Published figures beside the bounds of the same questions, asked for when their tab is opened."""
-    context = {"published": published_table(ctx), "notes": published_experts()[1]}
+    context = {"published": published_table(), "notes": published_experts()[1]}
     return rendering.page(request, "moe_published.html", context, part="moe_published.html")
 
 
@@ -346,9 +346,9 @@ def load_table(load: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def published_table(ctx: Any) -> dict[str, Any]:
+def published_table() -> dict[str, Any]:
     rows = []
-    for row in published_rows(ctx):
+    for row in published_rows():
         figure = row.figure
         rows.append(
             [
