@@ -69,6 +69,9 @@ START: dict[str, float] = {
     "block": 1e-6,
 }
 MOST: dict[str, float] = {"compute": 1.0, "memory": 1.0, "exponent": 8.0, "link": 1.0, "wave": 1.2}
+MOST_DEPTH = 1024.0
+"""Longest prologue of a product, in elements of its inner dimension: eight tiles. A longer one would stand for something
+else, and then shallow products are forecast far too slow."""
 LEAST: dict[str, float] = {
     "floor": 2e-7,
     "block": 1e-9,
@@ -165,7 +168,8 @@ def fit_class(
     inside = np.array([name == key or name.startswith(key + "/") for name in stack.keys])
     spots = [PARAMETERS.index(name) for name in names]
     origin = np.log([start[name] for name in names])
-    top = np.log([MOST.get(name, np.inf) for name in names])
+    most = {**MOST, "depth": MOST_DEPTH} if key.startswith("gemm") else MOST
+    top = np.log([most.get(name, np.inf) for name in names])
     bottom = np.log([LEAST.get(name, 1e-12) for name in names])
     point = np.clip(origin, bottom, top)
 

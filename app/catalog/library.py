@@ -39,7 +39,7 @@ from app.domain.technique import MemoryLever
 FOLDER = "library"
 SECTIONS = (
     "gpu-generations", "attention-kernels", "overlap-levels", "memory-levers", "criteria", "algorithmic",
-    "benchmark-mistakes",
+    "benchmark-mistakes", "formulas",
 )  # fmt: skip
 """Reference pages, in the order of the library's entrance."""
 CHECKLISTS = (

@@ -367,6 +367,8 @@ def step_class(table: CostTable, workload: Workload, family: str) -> str:
                 weights = PRECISION_CLASSES[op.dtype]
             elif stored < 0.9 * product:
                 weights = "dequantised"
+            elif PRECISION_CLASSES[op.dtype] != "16bit":
+                weights += f" {PRECISION_CLASSES[op.dtype]}"  # families differ in what they reach of these peaks
             break
     if workload.phase != "train" and workload.parallel.pp > 1:
         weights += " over stages"

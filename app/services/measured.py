@@ -108,6 +108,7 @@ def _workload(step: Mapping[str, Any]) -> Workload:
             **step,
             "dtypes": Dtypes(**step.get("dtypes", {})),
             "parallel": Parallel(**step.get("parallel", {})),
+            "recompute_modules": tuple(step.get("recompute_modules", ())),
         }
     )
 

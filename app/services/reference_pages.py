@@ -29,6 +29,7 @@ SEE_ALSO: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "memory-levers": (("What lies in a device, and what each lever saves", "/memory"),),
     "criteria": (("Algorithmic speed-ups, booked apart", "/library/algorithmic"),),
     "algorithmic": (("All algorithmic techniques", "/library?book_as=algorithmic"), ("Comparisons", "/comparisons")),
+    "formulas": (("Bounds against measurements", "/library/fidelity"), ("A step, term by term", "/explore")),
     "benchmark-mistakes": (
         ("The reporting checklist", "/library/checklists/reporting"),
         ("Upload a run and see its findings", "/runs"),
@@ -196,6 +197,7 @@ def places() -> tuple[Place, ...]:
         section("algorithmic", "Change the model"),
         checklist(lists["reporting"], "Trust the numbers"),
         section("benchmark-mistakes", "Trust the numbers"),
+        section("formulas", "Trust the numbers"),
         Place(
             "Bounds and forecasts against measurements",
             "Every carried measurement beside its bound and its forecast.",

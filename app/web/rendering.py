@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +21,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from app import __version__
 from app.web import formatting
@@ -230,10 +231,18 @@ def document_name(url: str) -> str:
     return f"{site}: {steps[-1]}"[:90] if steps else site[:90]
 
 
+FORMULA = re.compile(r"\b(F-(\d+))(\.\d+)?\b")
+
+
+def formula_links(text: str) -> Markup:
+    """`text` with its formula numbers (F-9.3) as links to where the library states them."""
+    return Markup(FORMULA.sub(r'<a href="/library/formulas#\1">\g<0></a>', str(escape(text))))
+
+
 def data_block(value: object) -> Markup:
     """`value` as JSON that may stand inside <script type="application/json">: nothing in it can end the element.
 
-    Non-finite numbers become null, as in the API. This is the only place where markup is made from data.
+    Non-finite numbers become null, as in the API.
     """
     text = _json(value)
     for character in "<>&\u2028\u2029":
@@ -348,6 +357,7 @@ def environment() -> Environment:
         provenance=provenance,
         resource=resource,
         document_name=document_name,
+        formula_links=formula_links,
         path_segment=lambda text: quote(str(text), safe=""),
     )
     cells = Cells(env, provenance)

@@ -56,7 +56,7 @@ def test_h100_sxm_has_the_vendors_dense_figures(catalog: Catalog) -> None:
     assert h100.shared_memory_per_unit == 228 * 1024
     assert h100.compute_units == 132
     assert h100.boost_clock == 1.83e9
-    assert h100.launch_overhead == 2e-6
+    assert h100.launch_overhead == 1.6e-6
     assert h100.scale_up is not None
     assert h100.scale_up.bandwidth == 450e9  # "900 GB/s" counts both directions
     assert h100.scale_up.domain_size == 8
