@@ -191,11 +191,19 @@ class CostTable:
         Activations are handed from one operation to the next. Up to `cache` bytes of what an operation reads can still
         lie in cache from its producer, and up to `cache` bytes of what it writes can wait there for its consumer, so
         only the rest must cross HBM. Weights, KV cache and optimizer state do not profit: they are too large to
-        survive from one step to the next.
+        survive from one step to the next, unless all of a step's together fit into the cache: then none is counted.
         """
         read = np.maximum(self.columns["act_read"] - cache, 0.0)
         written = np.maximum(self.columns["act_write"] - cache, 0.0)
-        return np.asarray(self.streamed_bytes() + read + written)
+        streamed = self.streamed_bytes()
+        if cache:
+            stays = over_operations(streamed * self.columns["count"]) <= cache
+            streamed = np.where(stays, 0.0, streamed) if stays.any() else streamed
+        return np.asarray(streamed + read + written)
+
+    def repeated_bytes(self, cache: Bytes) -> Array:
+        """Fewest HBM bytes of the whole table when it runs again and again on the same operands."""
+        return np.maximum(over_operations(self.hbm_bytes() * self.columns["count"]) - cache, 0.0)
 
 
 _CELLS = attrgetter(*COLUMNS)

@@ -134,8 +134,15 @@ class BoundAnswer(Answer):
 
 
 class OpAnswer(Answer):
-    bound_s: float
+    bound_s: Annotated[float, Field(description="Operands cold in memory, results written to it.")]
     serial_bound_s: float
+    repeated_bound_s: Annotated[
+        float,
+        Field(
+            description="The bound of a call repeated on the same operands, as benchmarks do: up to a last-level cache "
+            "of bytes may stay there from one call to the next. At most `bound_s`."
+        ),
+    ]
     expected: ExpectedTime
     terms: Terms
     binding: Resource

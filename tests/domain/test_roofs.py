@@ -53,11 +53,20 @@ def test_waiting_comes_on_top() -> None:
 
 
 def test_activations_that_fit_in_cache_need_no_memory() -> None:
-    """50 MiB of L2: the first 50 MiB read and the first 50 MiB written may stay; weights never do."""
+    """50 MiB of L2: the first 50 MiB read and the first 50 MiB written may stay; weights only if all of them fit."""
     cache = 50 * 2.0**20
     assert lower_bound(table(act_read=cache, act_write=cache), ceilings(H100)).hbm_bytes == 0
     assert lower_bound(table(act_read=2 * cache, act_write=cache + 1), ceilings(H100)).hbm_bytes == cache + 1
-    assert lower_bound(table(weights=1.0, kv_read=2.0, kv_write=4.0, state=8.0), ceilings(H100)).hbm_bytes == 15
+    assert lower_bound(table(weights=1e8, kv_read=2.0, kv_write=4.0, state=8.0), ceilings(H100)).hbm_bytes == 1e8 + 14
+    assert lower_bound(table(weights=cache - 8, state=8.0), ceilings(H100)).hbm_bytes == 0
+    assert lower_bound(table(weights=cache - 8, kv_read=9.0), ceilings(H100)).hbm_bytes == cache + 1
+
+
+def test_a_call_repeated_on_its_operands_may_keep_a_cache_of_them() -> None:
+    """4096 x 4096 x 1 in bf16 is 33,570,816 bytes: less than 50 MiB. 8192 x 8192 x 1 is 134,250,496."""
+    cache = 50 * 2.0**20
+    assert float(gemm_table(1, 4096, 4096, "bf16").repeated_bytes(cache)) == 0
+    assert float(gemm_table(1, 8192, 8192, "bf16").repeated_bytes(cache)) == 134_250_496 - cache
 
 
 def test_tiers_work_side_by_side() -> None:
