@@ -70,8 +70,8 @@ START: dict[str, float] = {
 }
 MOST: dict[str, float] = {"compute": 1.0, "memory": 1.0, "exponent": 8.0, "link": 1.0, "wave": 1.2}
 MOST_DEPTH = 1024.0
-"""Longest prologue of a product, in elements of its inner dimension: eight tiles. A longer one would stand for something
-else, and then shallow products are forecast far too slow."""
+"""Longest prologue of a product, in elements of its inner dimension: eight tiles. A longer one would stand for
+something else, and then shallow products are forecast far too slow."""
 LEAST: dict[str, float] = {
     "floor": 2e-7,
     "block": 1e-9,
