@@ -64,6 +64,10 @@ def test_there_are_pages() -> None:
 def test_a_page_and_its_fragment_open(client: TestClient, path: str) -> None:
     page = client.get(path)
     assert page.status_code in (200, 302, 303, 307, 404), path
+    if "<html" in page.text:
+        # what a reader without scripts needs: a heading, and beside each chart its numbers
+        assert page.text.count("<h1") == 1
+        assert page.text.count("data-chart ") == page.text.count('<details class="chart-table"')
     assert client.get(path, headers={"HX-Request": "true"}).status_code == page.status_code
 
 
