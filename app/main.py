@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
-from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 
 from app import __version__
 from app.catalog.loader import load_catalog
@@ -65,6 +65,12 @@ def create_app(settings: Settings | None = None, *, clock: Callable[[], float] =
     openapi.install(app)
     app.mount(rendering.STATIC_URL, VersionedFiles(directory=rendering.STATIC), name="static")
     # Level 2: an answer of the lab is a fifth larger than at 5, and packed in less than half the time.
-    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=2)
+    # An uploaded file goes back as it came, with its length and in ranges: it may be large, and is often packed.
+    app.add_middleware(
+        GZipMiddleware,
+        minimum_size=1000,
+        compresslevel=2,
+        exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream"),
+    )
     security.protect(app, settings, clock)
     return app

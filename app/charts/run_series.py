@@ -79,8 +79,8 @@ def run_series(
         data=tuple(traces),
         layout={
             "margin": {"l": 60, "r": 16, "t": 8, "b": 52},
-            "xaxis": {"title": {"text": x_label}, "rangemode": "tozero"},
-            "yaxis": {"title": {"text": f"{y_label}, {unit}"}, "rangemode": "tozero"},
+            "xaxis": {"title": {"text": label(x_label)}, "rangemode": "tozero"},
+            "yaxis": {"title": {"text": f"{label(y_label)}, {unit}"}, "rangemode": "tozero"},
             "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
             "showlegend": True,
         },

@@ -17,8 +17,9 @@ tell, it is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,6 +151,7 @@ def timeline(activities: Activities, windows: Sequence[Window] = ()) -> Timeline
     for device in np.unique(activities.device):
         places = np.flatnonzero(activities.device == device)
         one = _Device(activities.at(places))
+        whole, *steps = one.splits([(one.first, one.last), *((window.start, window.end) for window in windows)])
         on_path[places] = one.on_path()
         gap_before[places] = one.gap_before * _NS
         devices.append(
@@ -157,8 +159,8 @@ def timeline(activities: Activities, windows: Sequence[Window] = ()) -> Timeline
                 device=int(device),
                 start=one.first,
                 end=one.last,
-                whole=one.split(one.first, one.last),
-                steps=tuple(one.split(window.start, window.end) for window in windows),
+                whole=whole,
+                steps=tuple(steps),
                 gaps=len(one.gap_start),
                 longest_gap=float((one.gap_end - one.gap_start).max(initial=0)) * _NS,
                 launch_gaps=int((one.gap_cause == 0).sum()),
@@ -198,6 +200,22 @@ def union_time(start: Ints, end: Ints) -> Seconds:
     return float((until - begin).sum()) * _NS
 
 
+def _itself(moment: Ints) -> Ints:
+    return moment
+
+
+def _within(begin: Ints, until: Ints, moments: Ints, clock: Callable[[Ints], Ints] = _itself) -> Ints:
+    """For each moment, how far the clock went inside the stretches before it. They are sorted and do not overlap."""
+    if not len(begin):
+        return np.zeros_like(moments)
+    began = clock(begin)
+    so_far = np.concatenate([np.zeros(1, np.int64), np.cumsum(clock(until) - began)])
+    place = np.searchsorted(begin, moments, side="right") - 1
+    inside = np.maximum(place, 0)
+    found: Ints = np.where(place < 0, 0, so_far[inside] + clock(np.minimum(moments, until[inside])) - began[inside])
+    return found
+
+
 class _Device:
     """The instants of one device at which anything begins or ends, and what holds between them."""
 
@@ -210,45 +228,47 @@ class _Device:
         self._positive = positive
         start, end, kind = found.start[positive], found.end[positive], found.kind[positive]
         self.times: Ints = np.unique(np.concatenate([start, end, np.array([self.first, self.last], np.int64)]))
-        running = []
+        # Of a trace with millions of activities each array here is tens of megabytes: what several are made of is
+        # made again when it is asked for, not kept.
+        running: list[NDArray[np.int32]] = []
         for wanted in (COMPUTE, COMMUNICATION, COPY):
-            change = np.zeros(len(self.times), np.int64)
+            change = np.zeros(len(self.times), np.int32)
             mine = kind == wanted
             np.add.at(change, np.searchsorted(self.times, start[mine]), 1)
             np.add.at(change, np.searchsorted(self.times, end[mine]), -1)
-            running.append(np.cumsum(change)[:-1])
-        computes, sends, copies = running
+            running.append(np.cumsum(change, dtype=np.int32)[:-1])
+        self._computes, self._sends, self._copies = running
         self.length: Ints = np.diff(self.times)
-        states = (
-            (computes > 0) & (sends == 0),
-            (computes > 0) & (sends > 0),
-            (computes == 0) & (sends > 0),
-            (computes == 0) & (sends == 0) & (copies > 0),
-            (computes == 0) & (sends == 0) & (copies == 0),
-        )
-        self._until = [self._integral(state) for state in states]
-        self._top = (
-            np.where(computes > 0, computes, 0),
-            np.where(states[2], sends, 0),
-            np.where(states[3], copies, 0),
-        )
-        idle = np.flatnonzero(states[4])
+        idle = np.flatnonzero(self._in_state(4))
         self.gap_start, self.gap_end = self.times[idle], self.times[idle + 1]
         self.gap_cause, self.gap_before = self._causes()
-        self._late = self._late_host(computes)
+        self._late = self._late_host(self._computes)
 
-    def _integral(self, state: NDArray[np.bool_]) -> Ints:
+    def _in_state(self, state: int) -> NDArray[np.bool_]:
+        """Between which instants the device is in a state of `_STATES`."""
+        computes, sends = self._computes > 0, self._sends > 0
+        if state == 0:
+            return computes & ~sends
+        if state == 1:
+            return computes & sends
+        if state == 2:
+            return ~computes & sends
+        copies = self._copies > 0
+        return ~(computes | sends) & (copies if state == 3 else ~copies)
+
+    def _integral(self, state: int) -> Ints:
         """At each instant, the time spent in a state so far."""
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.where(state, self.length, 0))])
+        so_far = np.zeros(len(self.times), np.int64)
+        np.cumsum(np.where(self._in_state(state), self.length, 0), out=so_far[1:])
+        return so_far
 
-    def _spent(self, state: int, moment: Ints) -> Ints:
-        """Time spent in a state before each moment."""
-        so_far = self._until[state]
+    def _spent(self, so_far: Ints, moment: Ints) -> Ints:
+        """Time spent in a state before each moment, by the state's integral."""
         inside = np.clip(moment, self.first, self.last)
         place = np.clip(np.searchsorted(self.times, inside, side="right") - 1, 0, max(len(self.length) - 1, 0))
         if not len(self.length):
-            return np.zeros(len(moment), np.int64)
-        in_state = np.diff(so_far)[place] > 0
+            return np.zeros_like(moment)
+        in_state = so_far[place + 1] > so_far[place]
         found: Ints = so_far[place] + np.where(in_state, inside - self.times[place], 0)
         return found
 
@@ -270,7 +290,7 @@ class _Device:
         np.add.at(before, ender, self.gap_end - self.gap_start)
         return cause, before
 
-    def _late_host(self, computes: Ints) -> tuple[Ints, Ints]:
+    def _late_host(self, computes: NDArray[np.int32]) -> tuple[Ints, Ints]:
         """Stretches without computation in which the host had not launched the next computing kernel yet."""
         found = self.found
         mine = np.flatnonzero(self._positive & (found.kind == COMPUTE) & (found.launched != UNKNOWN))
@@ -289,35 +309,37 @@ class _Device:
         late = stop > begin
         return begin[late], stop[late]
 
-    def split(self, start: int, end: int) -> Split:
-        """What happened between two moments."""
-        edges = np.array([start, max(end, start)], np.int64)
-        parts = [int(np.diff(self._spent(state, edges))[0]) for state in range(len(_STATES))]
-        gap_from = np.clip(self.gap_start, edges[0], edges[1])
-        gap_to = np.clip(self.gap_end, edges[0], edges[1])
-        gaps = [int((gap_to - gap_from)[self.gap_cause == cause].sum()) for cause in range(3)]
-        gaps[2] += int(edges[1] - edges[0]) - sum(parts)
-        late_from, late_to = (np.clip(edge, edges[0], edges[1]) for edge in self._late)
-        late = int((self._spent(2, late_to) - self._spent(2, late_from)).sum())
-        return Split(
-            span=float(edges[1] - edges[0]) * _NS,
-            computing=parts[0] * _NS,
-            overlapped=parts[1] * _NS,
-            exposed=parts[2] * _NS,
-            copying=parts[3] * _NS,
-            launch_gap=gaps[0] * _NS,
-            other_gap=gaps[1] * _NS,
-            unknown_gap=gaps[2] * _NS,
-            host_late=late * _NS,
-        )
+    def splits(self, windows: Sequence[tuple[int, int]]) -> list[Split]:
+        """What happened in each window, given by the moments of its start and end."""
+        start = np.array([window[0] for window in windows], np.int64)
+        end = np.maximum(start, np.array([window[1] for window in windows], np.int64))
+
+        def between(so_far: Callable[[Ints], Ints]) -> Ints:
+            return so_far(end) - so_far(start)
+
+        parts: list[Ints] = []
+        for state in range(len(_STATES)):
+            spent = partial(self._spent, self._integral(state))
+            parts.append(between(spent))
+            if state == 2:
+                late = between(partial(_within, *self._late, clock=spent))
+        gaps: list[Ints] = []
+        for cause in range(3):
+            mine = self.gap_cause == cause
+            gaps.append(between(partial(_within, self.gap_start[mine], self.gap_end[mine])))
+        span = end - start
+        gaps[2] = gaps[2] + span - sum(parts)
+        columns = (span, *parts[:4], *gaps, late)
+        return [Split(*(float(column[place]) * _NS for column in columns)) for place in range(len(windows))]
 
     def on_path(self) -> Floats:
         """Seconds for which each activity holds the device, shared with those that run beside it in its class."""
         found = self.found
         held = np.zeros(len(found))
-        for kind, top in enumerate(self._top):
-            weight = np.divide(self.length, top, out=np.zeros(len(top)), where=top > 0)
-            so_far = np.concatenate([np.zeros(1), np.cumsum(weight)])
+        for kind, (running, state) in enumerate(((self._computes, None), (self._sends, 2), (self._copies, 3))):
+            alone = running > 0 if state is None else self._in_state(state)
+            so_far = np.zeros(len(self.times))
+            np.cumsum(np.divide(self.length, running, out=np.zeros(len(running)), where=alone), out=so_far[1:])
             mine = self._positive & (found.kind == kind)
             ends = np.searchsorted(self.times, found.end[mine])
             held[mine] = so_far[ends] - so_far[np.searchsorted(self.times, found.start[mine])]

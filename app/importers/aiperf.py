@@ -15,7 +15,7 @@ from typing import Any
 from app.domain.run import Finding, ParsedRun
 from app.importers import perf_export, serving
 from app.importers.base import ParsedUpload, Sniff
-from app.importers.fields import Fields, as_float, listed, model_name
+from app.importers.fields import Fields, as_float, is_secret, listed, model_name
 from app.importers.measures import scale_to_si, setting, within, word
 from app.importers.perf_csv import csv_kind, csv_runs
 from app.importers.perf_export import Facts
@@ -60,12 +60,28 @@ def _run(record: Fields) -> ParsedRun:
     load_of(config, facts)
     _devices(record, facts)
     _outcome(record, facts)
-    if "input_config" in record.fields:
-        if within(config, "cli_command"):
-            facts.left_out.append("input_config.cli_command")
-        if within(config, "endpoint", "url") or within(config, "endpoint", "urls"):
-            facts.left_out.append("addresses of the server")
+    facts.left_out += _private(config, "input_config")
+    facts.left_out += record.left_out(())
     return perf_export.read_run(record, measures, facts)
+
+
+_PLACE = re.compile(r"\w+://|[~/]|[A-Za-z]:[\\/]")
+_MOST_PRIVATE, _DEEPEST = 12, 6
+
+
+def _private(value: Any, name: str, depth: int = 0) -> list[str]:
+    """Fields of the configuration that may be private: commands, addresses, paths, credentials, headers, prompts."""
+    if not value or depth > _DEEPEST:
+        return []
+    own = name.rsplit(".", 1)[-1]
+    if is_secret(own, value) or re.search(r"command|prompt|url|path|directory|\bfile\b", own, re.IGNORECASE):
+        return [name] if isinstance(value, (str, list, dict)) else []
+    if isinstance(value, str):
+        return [name] if _PLACE.match(value) else []
+    if isinstance(value, dict):
+        return [f for key, inner in value.items() for f in _private(inner, f"{name}.{key}", depth + 1)][:_MOST_PRIVATE]
+    items = value if isinstance(value, list) else []
+    return list(dict.fromkeys(f for inner in items[:100] for f in _private(inner, name, depth + 1)))[:_MOST_PRIVATE]
 
 
 def _to_seconds(written: str | None) -> str | None:
@@ -126,17 +142,20 @@ def _outcome(record: Fields, facts: Facts) -> None:
         )
     errors = record.raw("error_summary")
     failed = within(record.fields.get("records", record.fields), "error_request_count", "avg")
-    if not isinstance(errors, list) or failed is not None:
+    if not isinstance(errors, list):
         return
     counts = [as_float(within(error, "count")) for error in errors]
     total = sum(c for c in counts if c is not None and 0 <= c < 2**53)
-    record.add(
-        "requests_failed",
-        total,
-        at=record.at("error_summary"),
-        raw=f"{len(errors)} kinds of error",
-        raw_unit="requests",
-    )
+    if failed is None:
+        record.add(
+            "requests_failed",
+            total,
+            at=record.at("error_summary"),
+            raw=f"{len(errors)} kinds of error",
+            raw_unit="requests",
+        )
+    if any(within(error, "error_details", "message") for error in errors[:20]):
+        facts.left_out.append("error_summary (the messages)")
     kinds = [
         clean(str(kind), 60)
         for error in errors[:20]
@@ -190,7 +209,7 @@ def _devices(record: Fields, facts: Facts) -> None:
     if names:
         facts.hardware = ", ".join(dict.fromkeys(names))
         facts.also["GPUs seen by telemetry"] = float(len(names))
-        facts.left_out.append("host names and serial numbers of GPUs")
+        facts.left_out.append("telemetry_data (host names, addresses and serial numbers of GPUs)")
     if power:
         mean = sum(power) / len(power)
         raw = f"mean of {len(power)} devices" if len(power) > 1 else f"{mean:.6g}"

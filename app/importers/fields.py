@@ -20,6 +20,14 @@ _SECRET_NAME = re.compile(
 )
 _SECRET_VALUE = re.compile(r"\b(?:sk-|hf_|ghp_|gho_|glpat-|xox[abp]-|AKIA|Bearer\s)[\w-]{8,}|://[^/\s:@]+:[^/\s@]+@")
 
+_SECRET_GIVEN = re.compile(
+    r"(\b(?:[\w-]*(?:api[_-]?key|secret|passw\w*|credential|token))\b[\"']?\s*[=:]\s*)[^\s,;]+", re.IGNORECASE
+)
+_PATH = re.compile(r"(?<![\w./\\])(?:~?/|[A-Za-z]:[\\/])(?:[\w.@+-]+[\\/])+")
+
+HARDWARE_TAGS = ("hardware", "gpu", "gpu_name", "gpu_type", "accelerator", "device_name")
+"""Names under which people add the device to a result as a label."""
+
 MAX_TAGS = 60
 """Unknown top-level fields kept of one run; more than that is not a set of labels."""
 
@@ -52,6 +60,18 @@ def is_secret(name: str, value: object = None) -> bool:
     if _SECRET_NAME.search(name):
         return True
     return isinstance(value, str) and bool(_SECRET_VALUE.search(value))
+
+
+def without_private(text: str, limit: int = 200) -> str:
+    """Free text of a tool (a message of an error) without credentials and without the directories of its machine."""
+    text = text[: 8 * limit]
+    return clean(_PATH.sub("…/", _SECRET_GIVEN.sub(r"\1…", _SECRET_VALUE.sub("…", text))), limit)
+
+
+def hardware_tag(labels: Mapping[str, Any]) -> str | None:
+    """The device that somebody added as a label; None where there is none."""
+    found = (labels.get(key) for key in HARDWARE_TAGS)
+    return next((clean(text, 200) for text in found if isinstance(text, str) and text.strip()), None)
 
 
 class Fields:

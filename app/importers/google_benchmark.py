@@ -17,7 +17,7 @@ from typing import Any
 from app.domain.run import Finding, ParsedRun, RunWorkload
 from app.importers import serving
 from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
-from app.importers.fields import Fields, as_float
+from app.importers.fields import Fields, as_float, without_private
 from app.importers.logs import Values
 from app.importers.reading import Content, clean, pointer
 from app.importers.spelled_out import with_words
@@ -119,7 +119,9 @@ def _benchmarks(entries: Any, prefix: str) -> tuple[dict[str, _Benchmark], int]:
             name = full.removesuffix(f"_{aggregate}") if aggregate else full
         benchmark = found.setdefault(name, _Benchmark(name))
         if entry.get("error_occurred") is True or entry.get("skipped") is True:
-            benchmark.failed = clean(str(entry.get("error_message") or entry.get("skip_message") or "error"), 100)
+            benchmark.failed = without_private(
+                str(entry.get("error_message") or entry.get("skip_message") or "error"), 100
+            )
             continue
         scale = _UNITS.get(str(entry.get("time_unit", "ns")))
         time = as_float(entry.get("real_time"))

@@ -7,7 +7,6 @@ row is one test of one setting: prompt processing (pp), generation (tg), or both
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 import statistics
@@ -20,8 +19,9 @@ from app.domain.units import GIBI, KIBI, MEBI
 from app.importers import serving
 from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
 from app.importers.fields import Fields, as_float, model_name
-from app.importers.logs import log_number
+from app.importers.logs import log_number, text_findings
 from app.importers.reading import Content, clean
+from app.importers.tables import cells_of, numbered_rows, whole_lines
 
 NANO = 1e-9
 
@@ -96,16 +96,18 @@ class LlamaBench:
         return Sniff(0.0, "no build_commit with avg_ts, and no table with the columns model, test and t/s")
 
     def parse(self, content: Content) -> ParsedUpload:
-        notes = list(content.findings())
         if any(looks_like(fields) for fields in content.first_records):
             rows = list(_json_rows(content))
-            notes += content.json.findings()
+            notes = [*content.findings(), *content.json.findings()]
         elif _sql_start(content) is not None:
             rows = list(_sql_rows(content))
+            notes = list(content.findings())
         elif _csv_header(content) is not None:
             rows = list(_csv_rows(content))
+            notes = list(text_findings(content))
         else:
             rows = list(_markdown_rows(content))
+            notes = list(content.findings())
         runs: list[ParsedRun] = []
         unusable: list[str] = []
         for record in rows:
@@ -153,21 +155,13 @@ def _csv_header(content: Content) -> int | None:
 
 def _csv_rows(content: Content) -> Iterator[Fields]:
     start = _csv_header(content) or 0
-    names = [name.strip() for name in next(_csv_cells([content.lines[start]]), [])]
-    for offset, cells in enumerate(_csv_cells(content.lines[start + 1 :])):
+    lines = whole_lines(content, ",")
+    names = cells_of(lines[start], ",")
+    for line, cells in numbered_rows(lines, ",", start + 1):
         if len(cells) != len(names) or cells == names:
             continue
         row = {name: cell for name, cell in zip(names, cells, strict=True) if cell != ""}
-        yield Fields(row, f"line {start + 2 + offset}: ")
-
-
-def _csv_cells(lines: Sequence[str]) -> Iterator[list[str]]:
-    """Cells of each line; a line that CSV cannot read has none. Rows of this tool never span lines."""
-    for line in lines:
-        try:
-            yield next(csv.reader([line]), [])
-        except csv.Error:
-            yield []
+        yield Fields(row, f"line {line}: ")
 
 
 _SQL_INSERT = re.compile(

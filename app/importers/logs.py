@@ -117,11 +117,26 @@ def _breaks_off(line: str, earlier: Iterable[str]) -> bool:
 
 def text_findings(content: Content) -> tuple[Finding, ...]:
     """Notes on how the text was read, once it was; a log that is read piece by piece has only that of a cut line."""
-    cut = content.cut_line
-    noted = (
-        () if cut is None else (Finding("cut-off", "warning", f"Line {cut}, the last, breaks off: it was left out."),)
-    )
+    noted = _end_findings(content)
     return noted if content.is_large else (*content.findings(), *noted)
+
+
+def _end_findings(content: Content) -> tuple[Finding, ...]:
+    if content.cut_cell is not None:
+        said = (
+            f"Line {content.cut_cell}, the last, has no line end, and its last number fewer digits than the others: it "
+            "may be cut and was left out. If it is whole, end the line and upload the file again."
+        )
+        return (Finding("cut-off", "warning", said),)
+    if content.cut_line is not None:
+        return (Finding("cut-off", "warning", f"Line {content.cut_line}, the last, breaks off: it was left out."),)
+    if content.open_line is not None:
+        said = (
+            f"Line {content.open_line}, the last, has no line end: if the file was cut there, its last number lacks "
+            "digits."
+        )
+        return (Finding("open-end", "info", said),)
+    return ()
 
 
 def holds(content: Content, *marks: str) -> bool:

@@ -15,8 +15,10 @@ from app.domain.run import Finding, ParsedRun, RunWorkload
 from app.importers import kernel_rows
 from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
 from app.importers.fields import Fields
+from app.importers.logs import text_findings
 from app.importers.printed_tables import comma_is_decimal, csv_rows, number, unit_factor
 from app.importers.reading import Content, clean
+from app.importers.tables import whole_lines
 
 _HEADER: Final = re.compile(r'^\ufeff?"?ID"?([,;])"?Process ID"?\1')
 """Spreadsheets of some locales part the columns by semicolons."""
@@ -90,7 +92,8 @@ class NcuCsv:
 
     def parse(self, content: Content) -> ParsedUpload:
         """One run with a row for each kernel name. Raises UnreadableUpload without any kernel that has a duration."""
-        launches, problems = _launches(content.lines)
+        separator = next((header[1] for line in content.lines if (header := _HEADER.match(line))), ",")
+        launches, problems = _launches(whole_lines(content, separator))
         timed = [launch for launch in launches if launch.first(_DURATION)]
         if not timed:
             raise UnreadableUpload(
@@ -147,7 +150,7 @@ class NcuCsv:
             kernels=rows,
             findings=tuple(findings),
         )
-        return ParsedUpload(self.id, (run,), content.findings())
+        return ParsedUpload(self.id, (run,), text_findings(content))
 
 
 def _title(content: Content) -> str:

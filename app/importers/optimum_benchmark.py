@@ -8,7 +8,6 @@ targets (prefill, decode, per_token, forward, train and others); generation of o
 from __future__ import annotations
 
 import ast
-import csv
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from app.domain.run import Finding, ParsedRun, RunWorkload
 from app.importers import serving
 from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
 from app.importers.fields import Fields, as_float, model_name
+from app.importers.logs import text_findings
 from app.importers.measures import (
     add_statistics,
     decimal_mark,
@@ -31,6 +31,7 @@ from app.importers.measures import (
 )
 from app.importers.precision import dtypes_of
 from app.importers.reading import Content, clean, pointer
+from app.importers.tables import cells_of, numbered_rows, whole_lines
 
 MEGA = 1e6
 
@@ -426,7 +427,6 @@ def _header(content: Content) -> int | None:
 
 def _csv_upload(content: Content, format_id: str) -> ParsedUpload:
     runs: list[ParsedRun] = []
-    notes = list(content.findings())
     odd: list[int] = []
     for line, row, mark in _rows(content, odd):
         run = _csv_run(line, row, mark)
@@ -446,6 +446,7 @@ def _csv_upload(content: Content, format_id: str) -> ParsedUpload:
             "This is a report of optimum-benchmark without a measured row.",
             hint="Check that the experiment ran to its end.",
         )
+    notes = list(text_findings(content))
     if odd:
         places = ", ".join(str(line) for line in odd[:10])
         notes.append(
@@ -460,31 +461,22 @@ def _csv_upload(content: Content, format_id: str) -> ParsedUpload:
 
 
 def _rows(content: Content, odd: list[int]) -> Iterator[tuple[int, dict[str, str], str]]:
-    """Rows by column name with the line they stand on. A cell with a line break is no part of these reports."""
+    """Rows by column name with the line they begin on."""
     start = _header(content) or 0
-    lines = content.lines
-    by = max(",;\t", key=lines[start].count)
+    by = max(",;\t", key=content.lines[start].count)
+    lines = whole_lines(content, by)
     names: list[str] = []
-    for number, name in enumerate(_cells(lines[start], by)):
+    for number, name in enumerate(cells_of(lines[start], by)):
         plain = name.strip() or f"column {number + 1}"
         names.append(plain if plain not in names else f"{plain} #{number + 1}")
     figures = [number for number, name in enumerate(names) if name.startswith(("forward.", "generate."))]
-    cells = [_cells(line, by) for line in lines[start + 1 :]]
-    mark = decimal_mark((row[number] for row in cells[:200] if len(row) == len(names) for number in figures), by)
-    for offset, row in enumerate(cells):
-        if not any(cell.strip() for cell in row):
-            continue
+    rows = [(line, cells) for line, cells in numbered_rows(lines, by, start + 1) if any(cells)]
+    mark = decimal_mark((row[number] for _, row in rows[:200] if len(row) == len(names) for number in figures), by)
+    for line, row in rows:
         if len(row) != len(names):
-            odd.append(start + 2 + offset)
+            odd.append(line)
             continue
-        yield start + 2 + offset, {name: cell.strip() for name, cell in zip(names, row, strict=True)}, mark
-
-
-def _cells(line: str, by: str) -> list[str]:
-    try:
-        return next(csv.reader([line], delimiter=by), [])
-    except csv.Error:
-        return []
+        yield line, dict(zip(names, row, strict=True)), mark
 
 
 class _RowFields(Fields):

@@ -6,18 +6,19 @@ older tool groups digits by commas. Both round to two decimals, so the JSON besi
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from app.domain.run import Finding, ParsedRun
 from app.importers import perf_export, serving
 from app.importers.base import ParsedUpload, UnreadableUpload
 from app.importers.fields import Fields
+from app.importers.logs import text_findings
 from app.importers.measures import decimal_mark
 from app.importers.perf_export import Facts, Measure
 from app.importers.reading import Content, clean
+from app.importers.tables import cells_of, whole_lines
 
 _HEADER = re.compile(r'^\s*"?Metric"?\s*(?P<by>[,;\t])\s*"?avg"?\s*(?:[,;\t]|$)', re.IGNORECASE)
 _LAST_HEADER_LINE = 200
@@ -64,7 +65,7 @@ def csv_runs(content: Content, format_id: str, client: str) -> ParsedUpload:
             f"This is a CSV of {client} without a measure that is known here.",
             hint="Upload the JSON export that stands beside it.",
         )
-    return ParsedUpload(format_id, serving.with_series(runs), content.findings())
+    return ParsedUpload(format_id, serving.with_series(runs), text_findings(content))
 
 
 def _blocks(content: Content) -> Iterator[tuple[int, dict[str, Measure], str | None]]:
@@ -73,16 +74,18 @@ def _blocks(content: Content) -> Iterator[tuple[int, dict[str, Measure], str | N
     devices: list[str] = []
     begin = 1
     columns: list[str] = []
-    by, mark = ",", "."
-    for number, line in enumerate(content.lines, start=1):
+    mark = "."
+    by = next((header["by"] for line in content.lines if (header := _HEADER.match(line))), ",")
+    lines = whole_lines(content, by)
+    for number, line in enumerate(lines, start=1):
         header = _HEADER.match(line)
         if header is not None:
             if measures:
                 yield begin, measures, ", ".join(dict.fromkeys(devices)) or None
                 measures, devices = {}, []
             begin, by = number, header["by"]
-            mark = _mark(content, number, by)
-        cells = _cells(line, by)
+            mark = _mark(lines, number, by)
+        cells = cells_of(line, by)
         if not any(cells):
             columns = []
             continue
@@ -103,13 +106,6 @@ def _blocks(content: Content) -> Iterator[tuple[int, dict[str, Measure], str | N
         yield begin, measures, ", ".join(dict.fromkeys(devices)) or None
 
 
-def _mark(content: Content, number: int, by: str) -> str:
-    rows = (_cells(line, by)[1:] for line in content.lines[number : number + 60])
+def _mark(lines: Sequence[str], number: int, by: str) -> str:
+    rows = (cells_of(line, by)[1:] for line in lines[number : number + 60])
     return decimal_mark((cell for row in rows for cell in row), by)
-
-
-def _cells(line: str, by: str) -> list[str]:
-    try:
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=by), [])]
-    except csv.Error:
-        return []

@@ -14,7 +14,7 @@ from typing import Any
 from app.domain.run import Finding, ParsedRun, RunWorkload
 from app.importers import serving
 from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
-from app.importers.fields import Fields, as_float
+from app.importers.fields import Fields, as_float, hardware_tag
 from app.importers.logs import Values
 from app.importers.reading import Content, clean, pointer
 from app.importers.spelled_out import with_words
@@ -91,7 +91,8 @@ def _run(whole: Mapping[str, Any], told: Mapping[str, Any], at: str, names: list
     assert isinstance(info, dict)
     assert isinstance(commit, dict)
     extra_info = told.get("extra_info")
-    tags = Fields(extra_info if isinstance(extra_info, dict) else {}).unknown()
+    labels = extra_info if isinstance(extra_info, dict) else {}
+    tags = Fields(labels).unknown()
     params = told.get("params")
     series: dict[str, float | str] = {}
     for key, value in list(params.items())[:10] if isinstance(params, dict) else ():
@@ -114,7 +115,9 @@ def _run(whole: Mapping[str, Any], told: Mapping[str, Any], at: str, names: list
                 f"The file keeps {values.count} of {rounds:,.0f} rounds; the times of single rounds were left out.",
             )
         )
-    findings += serving.left_out_findings(["machine_info.node"] if info.get("node") else [])
+    left_out = ["machine_info.node"] if info.get("node") else []
+    left_out += [f"extra_info.{key}" for key in Fields(labels).left_out(())]
+    findings += serving.left_out_findings(left_out)
     software = {"benchmark": _joined("pytest-benchmark", whole.get("version"))}
     if isinstance(info.get("python_version"), str):
         software["Python"] = clean(info["python_version"], 40)
@@ -124,7 +127,8 @@ def _run(whole: Mapping[str, Any], told: Mapping[str, Any], at: str, names: list
         name=name or "benchmark",
         metrics=tuple(record.metrics),
         workload=RunWorkload(mode="kernel", extra=with_words(extra)),
-        hardware_hint=_processor(info),
+        # the device that people name beside a benchmark is what it measures; the processor only drives it
+        hardware_hint=hardware_tag(labels) or hardware_tag(info) or _processor(info),
         software=software,
         samples={"latency_s": values.samples()} if whole_data else {},
         measured_at=clean(whole["datetime"], 40) if isinstance(whole.get("datetime"), str) else None,

@@ -609,6 +609,10 @@ class Content:
         """Whether the last line that `each_line` gave had no line end: a copy may have been cut in its midst."""
         self.cut_line: int | None = None
         """Number of a last line that breaks off and was therefore not read, once the text was read."""
+        self.cut_cell: int | None = None
+        """Like `cut_line`, where of a table's last line only the last cell was not read."""
+        self.open_line: int | None = None
+        """Number of a table's last line that ends in a number without a line end, once the text was read."""
         check_size(self.size, limits.max_stream_bytes, "The file")
         with self._stored() as stored:
             self.was_gzip = stored.read(2) == _GZIP

@@ -6,7 +6,6 @@ from the counters of the L2's memory side where the table has them.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -19,8 +18,10 @@ from app.domain.timeline import COMMUNICATION, COMPUTE, UNKNOWN, Activities, mer
 from app.importers import kernel_rows
 from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
 from app.importers.fields import Fields
+from app.importers.logs import text_findings
 from app.importers.printed_tables import csv_fields
 from app.importers.reading import Content, clean
+from app.importers.tables import numbered_rows, whole_lines
 
 _STATS: Final = frozenset({"name", "calls", "totaldurationns"})
 _DISPATCHES: Final = frozenset({"kernel_name", "start_timestamp", "end_timestamp"})
@@ -41,7 +42,7 @@ class _Tables:
         header, rows = _table(content)
         names = {name.lower() for name in header}
         run = _of_stats(content, rows) if names >= _STATS else _of_dispatches(content, rows)
-        return ParsedUpload(self.id, (run,), content.findings())
+        return ParsedUpload(self.id, (run,), text_findings(content))
 
 
 class Rocprof(_Tables):
@@ -80,17 +81,13 @@ def _header_names(content: Content) -> set[str]:
 
 def _table(content: Content) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     """The header and the rows by lower-case column; rows of another width are left out."""
-    reader = csv.reader(line for line in content.lines)
     header: list[str] = []
     rows: list[tuple[int, dict[str, str]]] = []
-    try:
-        for cells in reader:
-            if not header:
-                header = [cell.strip() for cell in cells] if any(cell.strip() for cell in cells) else []
-            elif len(cells) == len(header):
-                rows.append((reader.line_num, dict(zip((name.lower() for name in header), cells, strict=True))))
-    except csv.Error as error:
-        raise UnreadableUpload("damaged", f"The CSV is damaged at line {reader.line_num}: {error}.") from error
+    for line, cells in numbered_rows(whole_lines(content, ","), ","):
+        if not header:
+            header = cells if any(cells) else []
+        elif len(cells) == len(header):
+            rows.append((line, dict(zip((name.lower() for name in header), cells, strict=True))))
     return header, rows
 
 

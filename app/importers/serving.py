@@ -281,6 +281,13 @@ def add_failures_in_details(record: Fields) -> float | None:
     return failed
 
 
+def error_texts(record: Fields) -> list[str]:
+    """What to say is not kept of the messages of failed requests: they may quote prompts, addresses and paths."""
+    errors = record.fields.get("errors")
+    texts = isinstance(errors, list) and any(isinstance(e, str) and e != "" for e in errors)
+    return ["errors (the messages; failed requests are counted)"] if texts else []
+
+
 def add_failures_of_asked(record: Fields, asked: float | None, completed: float | None) -> float | None:
     """Requests of `num_prompts` that were not completed as a metric, where there are any; returns their number."""
     if asked is None or completed is None or asked <= completed:

@@ -131,7 +131,7 @@ def read(record: Fields) -> ParsedRun:
     record.ignore("server_info", "total_input_text_tokens", "total_output_tokens_retokenized", *_NOT_KEPT)
     if record.fields.get("total_input_vision_tokens") == 0:
         record.ignore("total_input_vision_tokens")
-    left_out = record.left_out(_NOT_KEPT)
+    left_out = [*record.left_out(_NOT_KEPT), *serving.error_texts(record)]
     if server.held:
         left_out.append("server_info (except the settings that change the speed)")
     extra["tags"] = record.unknown()

@@ -7,12 +7,11 @@ values that are not reported.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -21,7 +20,9 @@ from app.domain.run import METRIC_UNITS, STATS, Finding, ParsedRun, RunWorkload
 from app.importers import serving
 from app.importers.base import ParsedUpload, UnreadableUpload
 from app.importers.fields import Fields, is_secret, listed, model_name
+from app.importers.logs import text_findings
 from app.importers.reading import Content, clean
+from app.importers.tables import numbered_rows, whole_lines
 
 FORMAT = "table"
 TITLE = "A table of your own (CSV, TSV, JSON list or JSON lines), with its columns explained once"
@@ -179,28 +180,29 @@ def _csv_table(content: Content) -> Table | None:
     start = next((n for n, line in enumerate(content.lines[:50]) if line.strip() and not line.startswith("#")), None)
     if start is None:
         return None
-    header = content.lines[start]
     for separator, kind in _SEPARATORS:
-        if header.count(separator) == 0:
+        if content.lines[start].count(separator) == 0 and '"' not in content.lines[start]:
             continue
-        names = _names(_cells(header, separator))
+        lines = whole_lines(content, separator)
+        rows_of_text = numbered_rows(lines, separator, start)
+        _, header = next(rows_of_text, (0, []))
+        names = _names(header)
         if len(names) < 2 or all(_is_numeric(name) for name in names):
             continue
-        rows, uneven = _csv_rows(content, start + 1, names, separator)
+        rows, uneven = _csv_rows(rows_of_text, names)
         if rows and uneven <= len(rows) / 4:
             return Table(kind, names, rows, uneven)
     return None
 
 
 def _csv_rows(
-    content: Content, start: int, names: tuple[str, ...], separator: str
+    found: Iterable[tuple[int, list[str]]], names: tuple[str, ...]
 ) -> tuple[tuple[tuple[str, Mapping[str, Any]], ...], int]:
     rows: list[tuple[str, Mapping[str, Any]]] = []
     uneven = 0
-    for number, line in enumerate(content.lines[start:], start + 1):
-        if not line.strip() or line.startswith("#"):
+    for number, cells in found:
+        if not any(cells) or cells[0].startswith("#"):
             continue
-        cells = _cells(line, separator)
         if len(cells) != len(names):
             uneven += 1
             if uneven > 50 and uneven > len(rows):
@@ -210,18 +212,11 @@ def _csv_rows(
     return tuple(rows), uneven
 
 
-def _cells(line: str, separator: str) -> list[str]:
-    try:
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=separator), [])]
-    except csv.Error:
-        return []
-
-
 def _names(header: Sequence[str]) -> tuple[str, ...]:
     """Column names as people see them: never empty, never twice."""
     names: list[str] = []
     for number, cell in enumerate(header, 1):
-        name = clean(cell, 120) or f"column {number}"
+        name = " ".join(clean(cell, 120).split()) or f"column {number}"
         copies = 2
         own = name
         while own in names:
@@ -652,7 +647,7 @@ def read_table(content: Content, table: Table, mapping: TableMapping) -> ParsedU
             "No row of the table has a number in a column that is a metric.",
             hint="Check which columns are metrics, and the decimal sign.",
         )
-    notes = [*content.findings()]
+    notes = [*text_findings(content)]
     if content.starts_as_json:
         notes += content.json.findings()
     if mapping.id:

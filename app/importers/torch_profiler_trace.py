@@ -10,6 +10,7 @@ ones with fractions. ROCm traces have the same shape. An interrupted file gives 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from array import array
@@ -21,7 +22,7 @@ import ijson
 import numpy as np
 from numpy.typing import NDArray
 
-from app.domain.kernels import FAMILY_IDS, kind_of
+from app.domain.kernels import FAMILY_IDS, KernelKind, kind_of
 from app.domain.op_shapes import ATTENTION, KNOWN, PRODUCT, Work, work_of
 from app.domain.run import Finding, ParsedRun, RunWorkload
 from app.domain.timeline import (
@@ -59,7 +60,11 @@ _ALL_TO_ALL: Final = re.compile(r"all_?to_?all", re.IGNORECASE)
 MAX_ACTIVITIES: Final = 2_000_000
 MAX_CALLS: Final = 6_000_000
 MAX_OPS: Final = 2_000_000
-MAX_NAMES: Final = 200_000
+MAX_NAMES: Final = 50_000
+MAX_NAME_CHARACTERS: Final = 24_000_000
+"""Of the names that are told apart, all together: further ones are one row, since names may be as large as the rest."""
+
+_SHORT: Final = 120
 MAX_ANNOTATIONS: Final = 20_000
 _FAR: Final = 9e15
 """Microseconds beyond which a time is no clock's."""
@@ -118,7 +123,11 @@ class _Collected:
         self.unusable = 0
         self.negative = 0
         self.dropped = 0
-        self.names: dict[str, int] = {}
+        self.names: list[str] = []
+        self.kinds: list[KernelKind] = []
+        self.pooled = 0
+        self._places: dict[str | bytes, int] = {}
+        self._characters = 0
         self.start, self.length = array("q"), array("q")
         self.stream, self.device, self.kind, self.name = array("q"), array("i"), array("b"), array("i")
         self.correlation, self.op = array("q"), array("q")
@@ -167,16 +176,10 @@ class _Collected:
             self.dropped += 1
             return
         written = event.get("name")
-        name = written if isinstance(written, str) else "(unnamed)"
-        place = self.names.get(name)
-        if place is None:
-            if len(self.names) >= MAX_NAMES:
-                self.dropped += 1
-                return
-            place = self.names[name] = len(self.names)
+        place = self._place(written if isinstance(written, str) else "(unnamed)")
         args = event.get("args")
         args = args if isinstance(args, dict) else {}
-        communicates = not is_copy and ("Collective name" in args or kind_of(name).communicates)
+        communicates = not is_copy and ("Collective name" in args or self.kinds[place].communicates)
         self.start.append(times[0])
         self.length.append(times[1])
         self.name.append(place)
@@ -187,7 +190,27 @@ class _Collected:
         self.op.append(_whole(args.get("External id", args.get("external id")), -1))
         # NCCL runs an all-to-all as sends and receives, so only the collective's name tells
         moved = str(args.get("Collective name", "")) if communicates else ""
-        self.all_to_all.append(bool(communicates and (_ALL_TO_ALL.search(moved) or kind_of(name).family == "moe")))
+        self.all_to_all.append(bool(communicates and (_ALL_TO_ALL.search(moved) or self.kinds[place].family == "moe")))
+
+    def _place(self, name: str) -> int:
+        """The index of a name. Long ones are known by a digest, so that no text is held twice."""
+        place = self._places.get(_key(name))
+        if place is not None:
+            return place
+        if len(self.names) >= MAX_NAMES or self._characters >= MAX_NAME_CHARACTERS:
+            self.pooled += 1
+            name = kernel_rows.REST
+        label = kernel_rows.kernel_name(name)
+        place = self._places.get(_key(label))  # names that differ only by signs that cannot be shown
+        if place is None:
+            place = len(self.names)
+            self.names.append(label)
+            self.kinds.append(kind_of(name))
+            self._characters += len(label)
+            self._places[_key(label)] = place
+        if name != kernel_rows.REST:
+            self._places[_key(name)] = place
+        return place
 
     def _call(self, event: dict[str, Any]) -> None:
         times = self._times(event)
@@ -262,6 +285,12 @@ class _Collected:
             self.negative += 1
             return None
         return round(start * 1000), round(length * 1000)
+
+
+def _key(name: str) -> str | bytes:
+    if len(name) <= _SHORT:
+        return name
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=12).digest()
 
 
 def _whole(value: object, otherwise: int, most: int = 2**62) -> int:
@@ -383,8 +412,9 @@ def _activities(found: _Collected) -> Activities:
         began = _ints(found.call_start)
         # a runtime call and the driver's call inside it share a number: the outer one began first
         order = np.lexsort((began, calls))
-        place = np.minimum(np.searchsorted(calls[order], correlation), len(calls) - 1)
-        known = (calls[order][place] == correlation) & (correlation >= 0)
+        calls = calls[order]
+        place = np.minimum(np.searchsorted(calls, correlation), len(calls) - 1)
+        known = (calls[place] == correlation) & (correlation >= 0)
         launched[known] = began[order][place[known]]
     start = _ints(found.start)
     return Activities(
@@ -403,12 +433,11 @@ def _run(content: Content, about: Mapping[str, Any], found: _Collected, broken: 
     windows, profiler_steps = _windows(found, ran)
     split = timeline(ran, windows)
     record = Fields({})
-    names = list(found.names)
-    rows = _rows(found, ran, split, names)
+    rows = _rows(found, ran, split)
     is_kernel = ran.kind != COPY
     _metrics(record, found, ran, is_kernel, profiler_steps)
-    evidence, families = _evidence(found, ran, split, names, windows)
-    findings = _findings(found, ran, broken, len(rows), len(profiler_steps))
+    evidence, families = _evidence(found, ran, split, windows)
+    findings = _findings(found, ran, broken, len(profiler_steps))
     drawn = None
     if found.activities:
         origin = int(ran.start.min())
@@ -428,7 +457,7 @@ def _run(content: Content, about: Mapping[str, Any], found: _Collected, broken: 
             ],
             host=_host(found, ran),
             **_ranks(about),
-            drawing=_drawing(ran, names, origin),
+            drawing=_drawing(found, ran, origin),
         )
     return ParsedRun(
         name=_name(content, about),
@@ -530,11 +559,11 @@ def _metrics(
         )
 
 
-def _rows(found: _Collected, ran: Activities, split: Timeline, names: list[str]) -> list[dict[str, Any]]:
-    """One row for each name."""
+def _rows(found: _Collected, ran: Activities, split: Timeline) -> list[dict[str, Any]]:
+    """One row for each name; of very many, for those of most time, and one for the rest."""
     if not found.activities:
         return []
-    number, many = ran.name, len(names)
+    number, many = ran.name, len(found.names)
     length = (ran.end - ran.start).astype(np.float64)
     count = np.bincount(number, minlength=many)
     time = np.bincount(number, weights=length, minlength=many) * 1e-9
@@ -547,13 +576,15 @@ def _rows(found: _Collected, ran: Activities, split: Timeline, names: list[str])
     delay = np.bincount(number[known], weights=(ran.start - ran.launched)[known].astype(np.float64), minlength=many)
     launches = np.bincount(number[known], minlength=many)
     copies = np.bincount(number[ran.kind == COPY], minlength=many) > 0
-    work = _work(found, ran, names)
-    rows: dict[str, dict[str, Any]] = {}
-    for place, written in enumerate(names):
-        if not count[place]:
-            continue
+    work = _work(found, ran)
+    chosen = np.arange(many)
+    if many > kernel_rows.MAX_ROWS:
+        rest = np.array([name == kernel_rows.REST for name in found.names])
+        chosen = np.lexsort((-time, rest))[: kernel_rows.MAX_ROWS - 1]
+    rows: list[dict[str, Any]] = []
+    for place in chosen.tolist():
         row: dict[str, Any] = {
-            "name": kernel_rows.kernel_name(written),
+            "name": found.names[place],
             "count": int(count[place]),
             "time_s": float(time[place]),
             "mean_s": float(time[place] / count[place]),
@@ -568,21 +599,21 @@ def _rows(found: _Collected, ran: Activities, split: Timeline, names: list[str])
         if copies[place]:
             row["is_copy"] = True
             row["family"] = "copy"
-        twin = rows.get(row["name"])
-        if twin is None:
-            rows[row["name"]] = row
-        else:  # names that differ only by signs that cannot be shown
-            for key in ("count", "time_s", "on_path_s", "gap_before_s"):
-                twin[key] += row[key]
-            twin["mean_s"] = twin["time_s"] / twin["count"]
-            twin["min_s"], twin["max_s"] = min(twin["min_s"], row["min_s"]), max(twin["max_s"], row["max_s"])
-    return list(rows.values())
+        rows.append(row)
+    if len(chosen) < many:
+        others = np.setdiff1d(np.arange(many), chosen)
+        summed = {"time_s": time, "on_path_s": on_path, "gap_before_s": gaps}
+        rows.append(
+            {"name": kernel_rows.REST, "family": "other", "count": int(count[others].sum())}
+            | {key: float(values[others].sum()) for key, values in summed.items()}
+        )
+    return rows
 
 
 _FITS: Final = {PRODUCT: frozenset({"gemm", "grouped-gemm", "convolution"}), ATTENTION: frozenset({"attention"})}
 
 
-def _work(found: _Collected, ran: Activities, names: list[str]) -> dict[int, dict[str, Any]]:
+def _work(found: _Collected, ran: Activities) -> dict[int, dict[str, Any]]:
     """FLOP and least bytes by name, where every launch of the name is a known operation's.
 
     An operation's work goes to its longest kernel of the fitting family: the others prepare or reduce. The call must
@@ -598,7 +629,7 @@ def _work(found: _Collected, ran: Activities, names: list[str]) -> dict[int, dic
     which = order[place]
     called = ran.launched
     matched &= (called == UNKNOWN) | ((called >= _ints(found.op_start)[which]) & (called <= _ints(found.op_end)[which]))
-    families = np.array([FAMILY_IDS.index(kind_of(name).family) for name in names])
+    families = _families(found)
     fitting = np.zeros((len(found.work), len(FAMILY_IDS)), bool)
     for index, work in enumerate(found.work):
         for family in _FITS[work.kind]:
@@ -613,7 +644,7 @@ def _work(found: _Collected, ran: Activities, names: list[str]) -> dict[int, dic
     first = np.ones(len(ranked), bool)
     first[1:] = which[ranked][1:] != which[ranked][:-1]
     carriers = ranked[first]
-    many = len(names)
+    many = len(found.names)
     flop = np.array([work.flop for work in found.work])
     least = np.array([np.nan if work.least_bytes is None else work.least_bytes for work in found.work])
     of = work_of_op[which[carriers]]
@@ -634,8 +665,13 @@ def _work(found: _Collected, ran: Activities, names: list[str]) -> dict[int, dic
     return result
 
 
+def _families(found: _Collected) -> NDArray[np.intp]:
+    """The family of each name, as its place among all."""
+    return np.array([FAMILY_IDS.index(kind.family) for kind in found.kinds], np.intp)
+
+
 def _evidence(
-    found: _Collected, ran: Activities, split: Timeline, names: list[str], windows: list[Window]
+    found: _Collected, ran: Activities, split: Timeline, windows: list[Window]
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Shares of a step under the ids of the decision tree, and time by family.
 
@@ -651,8 +687,7 @@ def _evidence(
     if windows:
         inside = (ran.start >= windows[steps][0].start) & (ran.start < windows[-1].end)
     span = base.span
-    by_name = np.array([FAMILY_IDS.index(kind_of(name).family) for name in names])
-    family = np.where(ran.kind == COPY, FAMILY_IDS.index("copy"), by_name[ran.name])
+    family = np.where(ran.kind == COPY, FAMILY_IDS.index("copy"), _families(found)[ran.name])
     on_path = np.bincount(family, weights=split.on_path, minlength=many)
     time = np.bincount(family, weights=(ran.end - ran.start).astype(np.float64), minlength=many) * 1e-9
     count = np.bincount(family, minlength=many)
@@ -703,16 +738,16 @@ def _host(found: _Collected, ran: Activities) -> dict[str, Any]:
     return answer
 
 
-def _drawing(ran: Activities, names: list[str], origin: int) -> dict[str, Any]:
+def _drawing(found: _Collected, ran: Activities, origin: int) -> dict[str, Any]:
     lanes, lane = kernel_rows.lanes_of(ran)
     cells = merged(ran, lane, kernel_rows.MAX_CELLS)
-    used = {int(name): names[name] for name in np.unique(cells.name)}
+    used = np.unique(cells.name).tolist()
     copies = set(np.unique(ran.name[ran.kind == COPY]).tolist())
     return kernel_rows.drawing_json(
         cells,
         lanes,
-        {place: kernel_rows.kernel_name(name) for place, name in used.items()},
-        {place: "copy" if place in copies else kind_of(name).family for place, name in used.items()},
+        {place: found.names[place] for place in used},
+        {place: "copy" if place in copies else found.kinds[place].family for place in used},
         origin,
     )
 
@@ -773,7 +808,7 @@ def _name(content: Content, about: Mapping[str, Any]) -> str:
     return plain if said else f"{plain}, rank {rank}"
 
 
-def _findings(found: _Collected, ran: Activities, broken: Finding | None, rows: int, steps: int) -> tuple[Finding, ...]:
+def _findings(found: _Collected, ran: Activities, broken: Finding | None, steps: int) -> tuple[Finding, ...]:
     out: list[Finding] = [broken] if broken else []
     if not found.activities:
         out.append(
@@ -797,8 +832,17 @@ def _findings(found: _Collected, ran: Activities, broken: Finding | None, rows: 
             Finding(
                 "too-many-events",
                 "warning",
-                f"Only the first {MAX_ACTIVITIES:,} activities of devices, of at most {MAX_NAMES:,} names, were "
-                f"analysed; {found.dropped:,} were left out. Profile fewer steps.",
+                f"Only the first {MAX_ACTIVITIES:,} activities of devices were analysed; {found.dropped:,} were left "
+                "out. Profile fewer steps.",
+            )
+        )
+    if found.pooled:
+        out.append(
+            Finding(
+                "too-many-names",
+                "warning",
+                f"Only the first {len(found.names) - 1:,} kernel names are told apart; {found.pooled:,} activities of "
+                f"others are in the timeline, and in the table under “{kernel_rows.REST}”.",
             )
         )
     if found.activities and not (ran.launched != UNKNOWN).any():
@@ -818,5 +862,5 @@ def _findings(found: _Collected, ran: Activities, broken: Finding | None, rows: 
                 ("step_time_s",),
             )
         )
-    out.extend(kernel_rows.too_many_names(rows))
+    out.extend(kernel_rows.too_many_names(len(found.names)))
     return tuple(out)

@@ -15,7 +15,7 @@ from typing import Any
 from app.domain.run import ParsedRun, RunWorkload
 from app.importers import serving
 from app.importers.base import ParsedUpload, Sniff
-from app.importers.fields import Fields, as_float, is_number, model_name
+from app.importers.fields import HARDWARE_TAGS, Fields, as_float, is_number, model_name
 from app.importers.reading import Content, clean
 from app.importers.request_lengths import RequestLengths, request_lengths
 
@@ -32,7 +32,6 @@ _PARALLEL_TAGS: Mapping[str, str] = {
     "ep": "ep",
     "ep_size": "ep",
 }
-_HARDWARE_TAGS = ("hardware", "gpu", "gpu_name", "gpu_type", "accelerator", "device_name")
 _VERSION_TAGS = ("version", "vllm_version", "framework", "engine", "engine_version")
 _NOT_KEPT = ("generated_texts", "prompts", "input_texts")
 _RATES = (
@@ -119,7 +118,7 @@ def read(record: Fields) -> ParsedRun:
     model = record.text("model_id")
     measured_at = local_time(record.text("date"))
     label = record.text("label")
-    hardware = next((t for key in _HARDWARE_TAGS if (t := _tag(record, key))), None)
+    hardware = next((t for key in HARDWARE_TAGS if (t := _tag(record, key))), None)
     parallel = _parallel(record)
     software = {"client": "vllm bench serve"}
     for key in ("backend", "endpoint_type", *_VERSION_TAGS):
@@ -127,7 +126,7 @@ def read(record: Fields) -> ParsedRun:
             software[key] = told
     burstiness = record.number("burstiness")
     extra: dict[str, Any] = {"num_prompts": asked, "burstiness": burstiness, "percentiles": others}
-    left_out = record.left_out(_NOT_KEPT)
+    left_out = [*record.left_out(_NOT_KEPT), *serving.error_texts(record)]
     tags = record.unknown()
     extra |= {"tags": tags}
     extra = {key: value for key, value in extra.items() if value not in (None, {})}

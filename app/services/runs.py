@@ -34,6 +34,7 @@ from app.domain.run_analysis import BoundRow, MeasuredAgainstBound, analyse_run
 from app.domain.series import Series, series_of
 from app.importers.reading import clean
 from app.services import kernels
+from app.services.acknowledgements import acknowledged_of, checked_acknowledgements
 from app.services.context import Context
 from app.services.contracts import Contract, WorkloadBody
 from app.services.links import Kind, LinkBasis, bases_of, learn
@@ -52,6 +53,7 @@ from app.storage import runs
 from app.storage.errors import InvalidQuery, NotFound
 from app.storage.records import (
     UNSET,
+    Acknowledgement,
     Page,
     RunChanges,
     RunFacets,
@@ -182,6 +184,7 @@ class RunView:
     stated: Mapping[str, Any]
     analysis: MeasuredAgainstBound
     findings: tuple[Finding, ...]
+    acknowledged: Mapping[Finding, Acknowledgement]
     metric_groups: tuple[tuple[str, tuple[MetricRow, ...]], ...]
     not_reported: tuple[str, ...]
     siblings: tuple[RunSummary, ...]
@@ -236,13 +239,15 @@ def view_of(
     findings = sorted(
         (*lint(subject), *lost, *run.upload.findings), key=lambda finding: SEVERITIES.index(finding.severity)
     )
+    findings = list(dict.fromkeys(findings))
     return RunView(
         run=run,
         hardware=hardware,
         model=model,
         stated=stated,
         analysis=analysis,
-        findings=tuple(dict.fromkeys(findings)),
+        findings=tuple(findings),
+        acknowledged=acknowledged_of(run, findings),
         metric_groups=grouped_metrics(run.parsed.metrics),
         not_reported=_not_reported(run.parsed),
         siblings=tuple(siblings),
@@ -494,7 +499,8 @@ class RunPatch(Contract):
 
     `workload` as an object replaces the stated fields, which go over those of a linked saved workload; as text it links
     a saved one; null drops both. `parallel` changes only the layout. `facts` adds what no file carries, by the keys
-    that `missing` names; null takes one back. `series` puts the run into a series by that name. A link that is changed
+    that `missing` names; null takes one back. `acknowledge` accepts warnings with a note, by the finding's check; null
+    takes that back. `series` puts the run into a series by that name. A link that is changed
     is remembered for files of the same wording, unless `remember` is false.
     """
 
@@ -508,6 +514,7 @@ class RunPatch(Contract):
     baseline: str | None = None
     is_baseline: bool | None = None
     facts: Annotated[dict[str, str | float | None], Field(max_length=100)] | None = None
+    acknowledge: Annotated[dict[str, str | None], Field(max_length=100)] | None = None
     series: Annotated[str, Field(max_length=MAX_SERIES)] | None = None
     remember: bool = True
 
@@ -541,8 +548,11 @@ def update_run(ctx: Context, run_id: str, patch: RunPatch) -> RunView:
             changes["workload_id"] = stated.workload_id
     if "series" in given:
         changes["series_name"] = checked_series(patch.series)
+    acknowledged = checked_acknowledgements(get_view(ctx, run_id), patch.acknowledge) if patch.acknowledge else None
     with ctx.storage.write() as session:
         current = runs.get_run(session=session, run_id=run_id)
+        if acknowledged is not None:
+            changes["acknowledged"] = acknowledged
         if "facts" in given:
             changes["facts"] = _checked_facts(current.facts, patch.facts or {})
         if "parallel" in given:
@@ -561,6 +571,20 @@ def update_run(ctx: Context, run_id: str, patch: RunPatch) -> RunView:
                 learn(ctx, session, kind, hint, now, changed.parsed.workload.parameters)
         _set_series(ctx, session, changed)
     return get_view(ctx, run_id)
+
+
+def acknowledge_in_file(ctx: Context, view: RunView, check: str, note: str) -> int:
+    """Accept a warning with one note in the other runs of the same file that have it; how many were changed."""
+    changed = 0
+    with ctx.storage.read() as session:
+        others = [s.id for s in runs.runs_of_upload(session=session, upload_id=view.run.upload_id)]
+    for other in others:
+        seen = view if other == view.run.id else get_view(ctx, other)
+        if seen is view or not any(f.check == check and f.severity == "warning" for f in seen.findings):
+            continue
+        update_run(ctx, other, RunPatch(acknowledge={check: note}))
+        changed += 1
+    return changed
 
 
 def _set_series(ctx: Context, session: Any, run: StoredRun) -> None:
@@ -679,7 +703,7 @@ def run_json(view: RunView) -> dict[str, Any]:
         "evidence": dict(parsed.evidence),
         "notes": parsed.notes,
         "not_reported": list(view.not_reported),
-        "findings": [finding_json(finding) for finding in view.findings],
+        "findings": [finding_json(finding, view.acknowledged.get(finding)) for finding in view.findings],
         "verdict": view.analysis.verdict,
         "also": list(view.analysis.also),
         "gap": [] if main is None else gap_json(main),
@@ -784,8 +808,10 @@ def member_name(run: StoredRun) -> str | None:
     return next(inside, None)
 
 
-def finding_json(finding: Finding) -> dict[str, Any]:
+def finding_json(finding: Finding, acknowledged: Acknowledgement | None = None) -> dict[str, Any]:
     shown = asdict(finding)
+    if acknowledged is not None:
+        shown["acknowledged"] = {"note": acknowledged.note, "at": acknowledged.at}
     shown["fields"] = list(finding.fields)
     if finding.technique is None:
         del shown["technique"]

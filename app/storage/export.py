@@ -66,6 +66,7 @@ def run_json(run: StoredRun) -> dict[str, Any]:
         "model_hint": run.model_hint,
         "model_is_guess": run.model_is_guess,
         "facts": dict(run.facts),
+        "acknowledged": [asdict(one) for one in run.acknowledged],
         "series_name": run.series_name,
         "workload_id": run.workload_id,
         "workload": _workload(parsed.workload),

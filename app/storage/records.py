@@ -144,17 +144,28 @@ class RunSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """A warning that somebody has read and accepted: the check and its words at that moment, why, and when (ISO)."""
+
+    check: str
+    message: str
+    note: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
 class StoredRun(RunSummary):
     """A whole run: `parsed` as the importer read it (with the current name), and what people stated since.
 
     `workload_overrides` are fields of the API's workload object that a person entered over the file's own, `facts` what
-    people added that no file carries (keys of the lint's facts).
+    people added that no file carries (keys of the lint's facts), `acknowledged` the warnings that they accepted.
     """
 
     parsed: ParsedRun
     workload_overrides: Mapping[str, Any]
     upload: StoredUpload
     facts: Mapping[str, Any]
+    acknowledged: tuple[Acknowledgement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +202,7 @@ class RunChanges:
     workload_overrides: Mapping[str, Any] | Unset = UNSET
     notes: str | Unset | None = UNSET
     facts: Mapping[str, Any] | Unset = UNSET
+    acknowledged: tuple[Acknowledgement, ...] | Unset = UNSET
     series_name: str | Unset | None = UNSET
     series_key: str | Unset | None = UNSET
 

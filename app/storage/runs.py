@@ -22,6 +22,7 @@ from app.storage.paging import rows_of_page
 from app.storage.records import (
     HEADLINE_METRICS,
     HEADLINE_STATS,
+    Acknowledgement,
     Page,
     RunChanges,
     RunFacets,
@@ -229,6 +230,8 @@ def update_run(*, session: Session, run_id: str, changes: RunChanges) -> StoredR
         details.workload_overrides = dict(given.pop("workload_overrides"))
     if "facts" in given:
         details.facts = dict(given.pop("facts"))
+    if "acknowledged" in given:
+        details.acknowledged = [asdict(one) for one in given.pop("acknowledged")]
     if "notes" in given:
         details.notes = given.pop("notes")
     for name, value in given.items():
@@ -411,5 +414,6 @@ def _whole(row: RunRow, details: RunDetailsRow, upload: UploadRow, *, with_kerne
         parsed=parsed,
         workload_overrides=details.workload_overrides,
         facts=details.facts or {},
+        acknowledged=tuple(Acknowledgement(**one) for one in details.acknowledged or ()),
         upload=uploads.to_record(upload),
     )

@@ -140,6 +140,9 @@ class RunDetailsRow(Base, table=True):
     workload: dict[str, Any] = Field(sa_column=Column(_json(), nullable=False))
     workload_overrides: dict[str, Any] = Field(default_factory=dict, sa_column=Column(_json(), nullable=False))
     facts: dict[str, Any] = Field(default_factory=dict, sa_column=Column(_json(), nullable=False, server_default="{}"))
+    acknowledged: list[dict[str, str]] = Field(
+        default_factory=list, sa_column=Column(_json(), nullable=False, server_default="[]")
+    )
     parallel: dict[str, int] = Field(sa_column=Column(_json(), nullable=False))
     software: dict[str, str] = Field(sa_column=Column(_json(), nullable=False))
     series: dict[str, Any] = Field(sa_column=Column(_json(), nullable=False))

@@ -207,8 +207,9 @@ def digits(number: float) -> str:
     return str(int(number)) if number.is_integer() and abs(number) < 1e21 else repr(number)
 
 
-def when(moment: datetime | None) -> str:
-    """A moment to the minute, in UTC and saying so: one form for every reader of a shared page."""
+def when(moment: datetime | str | None) -> str:
+    """A moment (or its ISO form) to the minute, in UTC and saying so: one form for every reader of a shared page."""
+    moment = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
     return "" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 

@@ -95,6 +95,15 @@ def test_a_series_goes_by_the_concurrency_that_was_asked_for() -> None:
     assert key(128, None) != key(127, None)
 
 
+def test_runs_of_unknown_device_and_model_are_of_no_common_series() -> None:
+    def key(latency: float, hardware: str | None) -> str:
+        run = replace(a_run("serve", concurrency=8), metrics=(Metric("e2e_latency_s", latency, None, "/x", "1", "s"),))
+        return series_of(run, name="run", format="f", hardware=hardware, model=None, stated={}).key
+
+    assert key(1.0, "h") == key(1.1, "h")
+    assert key(1.0, None) == key(1.0, None) != key(1.1, None)
+
+
 def test_times_of_kernels_are_not_said_to_want_a_model() -> None:
     run = replace(a_run("kernel"), metrics=(Metric("latency_s", 1e-3, None, "/x", "1", "ms"),))
     held = analyse_run(run, None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.services.native_runs import native
 UPLOADS = Path(__file__).parents[1] / "fixtures" / "uploads"
 FILES = sorted(path for path in UPLOADS.glob("*/*") if path.suffix in (".json", ".jsonl", ".txt"))
 EXPECTED = json.loads((UPLOADS / "expected.json").read_text())
+ONCE = (UPLOADS / "vllm-bench-serve" / "1.json").read_bytes()
 MILLI = {"ms": 1e-3, "s": 1.0, "tok/s": 1.0, "req/s": 1.0, "requests": 1.0}
 
 
@@ -151,6 +153,42 @@ def test_the_raw_file_is_a_download_that_no_browser_runs(client: TestClient):
         disposition = answer.headers["content-disposition"]
         assert disposition.startswith('attachment; filename="')
         assert disposition.count('"') == 2
+
+
+def test_the_raw_file_comes_as_it_was_sent_with_its_length(client: TestClient):
+    sent = gzip.compress(native())
+    run = send(client, sent, "result.json.gz").json()["runs"][0]["id"]
+    answer = client.get(f"/runs/{run}/raw", headers={"Accept-Encoding": "gzip"})
+    assert answer.content == sent
+    assert answer.headers["content-length"] == str(len(sent))
+    assert "content-encoding" not in answer.headers
+    assert client.get(f"/runs/{run}/raw", headers={"Range": "bytes=2-5"}).content == sent[2:6]
+
+
+def test_a_warning_can_be_acknowledged_with_a_note(client: TestClient):
+    run = send(client, ONCE, "result.json").json()["runs"][0]
+    warnings = [finding for finding in run["findings"] if finding["severity"] == "warning"]
+    check = warnings[0]["check"]
+    path = f"/api/v1/runs/{run['id']}"
+    for body, said in (
+        ({check: " "}, "say in a note"),
+        ({check: "x" * 501}, "at most 500"),
+        ({"nothing": "x"}, f"its warnings are {check}"),
+    ):
+        refused = client.patch(path, json={"acknowledge": body})
+        assert refused.status_code == 422
+        assert said in refused.text
+    answer = client.patch(path, json={"acknowledge": {check: "known <b>machine</b>"}}).json()
+    found = next(finding for finding in answer["findings"] if finding["check"] == check)
+    assert found["severity"] == "warning"
+    assert found["acknowledged"]["note"] == "known <b>machine</b>"
+    frozen = client.post("/api/v1/comparisons", json={"title": "t", "items": [{"run": run["id"]}, {"run": run["id"]}]})
+    page = client.get(f"/comparisons/{frozen.json()['id']}").text
+    assert "known &lt;b&gt;machine&lt;/b&gt;" in page
+    assert "known &lt;b&gt;machine" in client.get(f"/runs/{run['id']}").text
+    again = client.patch(path, json={"acknowledge": {check: None}}).json()
+    assert not any("acknowledged" in finding for finding in again["findings"])
+    assert "known &lt;b&gt;machine" in client.get(f"/comparisons/{frozen.json()['id']}").text
 
 
 def test_patch_links_renames_tags_and_states(client: TestClient):

@@ -370,14 +370,18 @@ async def change(request: Request, ctx: Ctx, run_id: str) -> Response:
 def _change(request: Request, ctx: Context, run_id: str, typed: dict[str, str]) -> Response:
     view = runs.get_view(ctx, run_id)
     problems: dict[str, str] = {}
+    is_finding = typed.get("part") == "finding"
     try:
         view = runs.update_run(ctx, run_id, _patch(view, typed, problems))
+        if is_finding and typed.get("all_runs") == "1":
+            runs.acknowledge_in_file(ctx, view, typed["check"], typed["note"])
         if typed.get("whole_file") == "1":
             runs.copy_to_file(ctx, run_id)
             view = runs.get_view(ctx, run_id)
     except InvalidInput as error:
         name = str(error.loc[-1]) if error.loc else ""
         name = f"fact_{name}" if error.loc[:1] == ("facts",) else name
+        name = "note" if error.loc[:1] == ("acknowledge",) else name
         problems[name if name in typed else "general"] = error.reason[:1].upper() + error.reason[1:] + "."
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
@@ -386,7 +390,7 @@ def _change(request: Request, ctx: Context, run_id: str, typed: dict[str, str]) 
     except _NotWhole:
         pass
     if not problems and not rendering.wants_fragment(request):
-        return RedirectResponse(f"/runs/{run_id}", status_code=303)
+        return RedirectResponse(f"/runs/{run_id}{'#findings' if is_finding else ''}", status_code=303)
     partial = rendering.wants_fragment(request)
     context = _run_context(ctx, view, typed if problems else None, problems, partial=partial)
     if problems:
@@ -399,6 +403,9 @@ class _NotWhole(Exception):
 
 
 def _patch(view: RunView, typed: Mapping[str, str], problems: dict[str, str]) -> RunPatch:
+    if typed.get("part") == "finding":
+        note = None if typed.get("reopen") == "1" else typed.get("note", "")
+        return RunPatch(acknowledge={typed.get("check", ""): note})
     if typed.get("part") == "about":
         return RunPatch.model_validate(
             {
@@ -517,7 +524,8 @@ def _run_context(
         ],
         "saved_part": (typed or {}).get("part", ""),
         "again": False,
-        "finding_groups": grouped(view.findings),
+        "finding_groups": grouped(finding for finding in view.findings if finding not in view.acknowledged),
+        "accepted": list(view.acknowledged.items()),
         "finding_words": _finding_words(view),
         "finding_links": _finding_links(view),
         "known_checks": KNOWN_CHECKS,
@@ -601,8 +609,10 @@ KNOWN_CHECKS = frozenset({*(check.id for check in CHECKS), *(id_ for id_, *_ in 
 
 def _finding_words(view: RunView) -> str:
     words = {"error": "contradiction", "warning": "warning", "info": "note"}
-    counts = [(len(found), words[severity]) for severity, _, found in grouped(view.findings)]
-    return ", ".join(f"{number} {word}{'' if number == 1 else 's'}" for number, word in counts)
+    still_open = (finding for finding in view.findings if finding not in view.acknowledged)
+    counts = [(len(found), words[severity]) for severity, _, found in grouped(still_open)]
+    said = [f"{number} {word}{'' if number == 1 else 's'}" for number, word in counts]
+    return ", ".join(said + [f"{len(view.acknowledged)} acknowledged"] * bool(view.acknowledged))
 
 
 def _finding_links(view: RunView) -> dict[str, str]:
