@@ -38,8 +38,8 @@ def series_of(
     """The series that a run belongs to.
 
     Runs are of one series when all of these are equal: the mode; the model and the device (the linked entry, else the
-    file's own words); the format and the engine's name; the precisions, and bits of a quantised file; the parallel
-    layout; batch, concurrency, request rate and context; prompt and output length to two digits, since mean lengths of
+    file's own words); the format and the names of engine, backend and framework; the precisions, and bits of a
+    quantised file; the parallel layout; batch, concurrency, request rate and context; prompt and output length to two digits, since mean lengths of
     a drawn data set wobble; and the value that tells the runs of one file apart (a sweep's point, a test's name). What
     people state goes over what the file says. Of a run without a mode, or of a kernel, the name counts too. A run of
     which neither model nor device is known is alone in its series: an equal load says nothing of two unknown things.
@@ -54,7 +54,7 @@ def series_of(
     w = run.workload
     dtypes = {**w.dtypes, **dict(stated.get("dtypes") or {})}
     layout = {**run.parallel, **dict(stated.get("parallel") or {})}
-    engine = next((run.software[key] for key in ENGINE_KEYS if key in run.software), None)
+    engine = " ".join(run.software[key] for key in ENGINE_KEYS if key in run.software)
     bits = None if not (w.weight_bytes and w.parameters) else round(w.weight_bytes * 8 / w.parameters, 1)
     fields: dict[str, Any] = {
         "mode": w.mode or stated.get("phase"),

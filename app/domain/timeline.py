@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,9 +149,10 @@ def timeline(activities: Activities, windows: Sequence[Window] = ()) -> Timeline
     on_path = np.zeros(len(activities))
     gap_before = np.zeros(len(activities))
     devices = []
-    for device in np.unique(activities.device):
-        places = np.flatnonzero(activities.device == device)
-        one = _Device(activities.at(places))
+    numbers = np.unique(activities.device)
+    for device in numbers:
+        places: Any = slice(None) if len(numbers) == 1 else np.flatnonzero(activities.device == device)
+        one = _Device(activities if len(numbers) == 1 else activities.at(places))
         whole, *steps = one.splits([(one.first, one.last), *((window.start, window.end) for window in windows)])
         on_path[places] = one.on_path()
         gap_before[places] = one.gap_before * _NS
@@ -219,30 +221,51 @@ def _within(begin: Ints, until: Ints, moments: Ints, clock: Callable[[Ints], Int
 class _Device:
     """The instants of one device at which anything begins or ends, and what holds between them."""
 
+    # Of a trace with millions of activities each array here is tens of megabytes: what can be made of others again is
+    # not kept, and indices are of 32 bits.
+
     def __init__(self, found: Activities) -> None:
         self.found = found
-        positive = found.end > found.start
+        self._positive = found.end > found.start
         # where nothing lasts there is no span
-        self.first = int((found.start[positive] if positive.any() else found.start).min())
-        self.last = int(found.end[positive].max(initial=self.first))
-        self._positive = positive
-        start, end, kind = found.start[positive], found.end[positive], found.kind[positive]
-        self.times: Ints = np.unique(np.concatenate([start, end, np.array([self.first, self.last], np.int64)]))
-        # Of a trace with millions of activities each array here is tens of megabytes: what several are made of is
-        # made again when it is asked for, not kept.
-        running: list[NDArray[np.int32]] = []
-        for wanted in (COMPUTE, COMMUNICATION, COPY):
-            change = np.zeros(len(self.times), np.int32)
-            mine = kind == wanted
-            np.add.at(change, np.searchsorted(self.times, start[mine]), 1)
-            np.add.at(change, np.searchsorted(self.times, end[mine]), -1)
-            running.append(np.cumsum(change, dtype=np.int32)[:-1])
-        self._computes, self._sends, self._copies = running
-        self.length: Ints = np.diff(self.times)
+        self.first = int((found.start[self._positive] if self._positive.any() else found.start).min())
+        self.last = int(found.end.max(where=self._positive, initial=self.first))
+        self.times = self._instants()
+        self._computes = self._running(COMPUTE)
+        self._sends = self._running(COMMUNICATION)
+        self._copies = self._running(COPY)
         idle = np.flatnonzero(self._in_state(4))
         self.gap_start, self.gap_end = self.times[idle], self.times[idle + 1]
-        self.gap_cause, self.gap_before = self._causes()
-        self._late = self._late_host(self._computes)
+        del idle
+        order = self._by_start()
+        self.gap_cause, self.gap_before = self._causes(order)
+        self._late = self._late_host(order)
+
+    def _instants(self) -> Ints:
+        lasting = (self.found.start[self._positive], self.found.end[self._positive])
+        times = np.concatenate([*lasting, np.array([self.first, self.last], np.int64)])
+        del lasting
+        times.sort()
+        fresh = np.ones(len(times), bool)
+        fresh[1:] = times[1:] != times[:-1]
+        return times[fresh]
+
+    def _running(self, kind: int) -> NDArray[np.int32]:
+        """How many activities of a kind run from each instant to the next."""
+        mine = self._positive & (self.found.kind == kind)
+        if not mine.any():
+            return np.broadcast_to(np.int32(0), (len(self.times) - 1,))
+        change = np.zeros(len(self.times), np.int32)
+        for moments, step in ((self.found.start, 1), (self.found.end, -1)):
+            np.add.at(change, np.searchsorted(self.times, moments[mine]), step)
+        return np.cumsum(change, out=change)[:-1]
+
+    def _by_start(self) -> NDArray[np.int32]:
+        """Activities that last, by their start; of those that begin together the one launched first comes first."""
+        lasting = np.flatnonzero(self._positive).astype(np.int32)
+        start, launched, name = (field[lasting] for field in (self.found.start, self.found.launched, self.found.name))
+        launched[launched == UNKNOWN] = np.iinfo(np.int64).max
+        return lasting[np.lexsort((name, launched, start))]
 
     def _in_state(self, state: int) -> NDArray[np.bool_]:
         """Between which instants the device is in a state of `_STATES`."""
@@ -259,20 +282,20 @@ class _Device:
     def _integral(self, state: int) -> Ints:
         """At each instant, the time spent in a state so far."""
         so_far = np.zeros(len(self.times), np.int64)
-        np.cumsum(np.where(self._in_state(state), self.length, 0), out=so_far[1:])
-        return so_far
+        np.subtract(self.times[1:], self.times[:-1], out=so_far[1:], where=self._in_state(state))
+        return np.cumsum(so_far, out=so_far)
 
     def _spent(self, so_far: Ints, moment: Ints) -> Ints:
         """Time spent in a state before each moment, by the state's integral."""
-        inside = np.clip(moment, self.first, self.last)
-        place = np.clip(np.searchsorted(self.times, inside, side="right") - 1, 0, max(len(self.length) - 1, 0))
-        if not len(self.length):
+        if len(self.times) < 2:
             return np.zeros_like(moment)
+        inside = np.clip(moment, self.first, self.last)
+        place = np.clip(np.searchsorted(self.times, inside, side="right") - 1, 0, len(self.times) - 2)
         in_state = so_far[place + 1] > so_far[place]
         found: Ints = so_far[place] + np.where(in_state, inside - self.times[place], 0)
         return found
 
-    def _causes(self) -> tuple[NDArray[np.int8], Ints]:
+    def _causes(self, order: NDArray[np.int32]) -> tuple[NDArray[np.int8], Ints]:
         """For each gap 0 launch-bound, 1 other, 2 unknown; and for each activity the gap that it ended.
 
         Of activities that begin together the one launched first counts: had it been in the queue, there were no gap.
@@ -281,30 +304,29 @@ class _Device:
         cause = np.full(len(self.gap_start), 2, np.int8)
         if not len(self.gap_start):
             return cause, before
-        late = np.where(found.launched == UNKNOWN, np.iinfo(np.int64).max, found.launched)
-        candidates = np.flatnonzero(self._positive)
-        order = candidates[np.lexsort((found.name[candidates], late[candidates], found.start[candidates]))]
         ender = order[np.searchsorted(found.start[order], self.gap_end)]
-        known = found.launched[ender] != UNKNOWN
-        cause[known] = np.where(found.launched[ender][known] >= self.gap_start[known], 0, 1)
+        launched = found.launched[ender]
+        cause[launched != UNKNOWN] = 1
+        cause[launched >= self.gap_start] = 0
         np.add.at(before, ender, self.gap_end - self.gap_start)
         return cause, before
 
-    def _late_host(self, computes: NDArray[np.int32]) -> tuple[Ints, Ints]:
+    def _late_host(self, order: NDArray[np.int32]) -> tuple[Ints, Ints]:
         """Stretches without computation in which the host had not launched the next computing kernel yet."""
         found = self.found
-        mine = np.flatnonzero(self._positive & (found.kind == COMPUTE) & (found.launched != UNKNOWN))
-        free = np.flatnonzero(computes == 0)
+        mine = order[(found.kind[order] == COMPUTE) & (found.launched[order] != UNKNOWN)]
+        free = self._computes == 0
         nothing = np.zeros(0, np.int64)
-        if not len(mine) or not len(free):
+        if not len(mine) or not free.any():
             return nothing, nothing
-        begin, until = union(self.times[free], self.times[free + 1])
-        order = mine[np.lexsort((found.launched[mine], found.start[mine]))]
-        place = np.searchsorted(found.start[order], until)
-        ended = place < len(order)
-        ended[ended] = found.start[order][place[ended]] == until[ended]
-        begin, until = begin[ended], until[ended]
-        launched = found.launched[order][place[ended]]
+        # stretches of several instants in a row are one
+        begin = self.times[:-1][free & np.concatenate([[True], ~free[:-1]])]
+        until = self.times[1:][free & np.concatenate([~free[1:], [True]])]
+        start = found.start[mine]
+        place = np.searchsorted(start, until)
+        ended = place < len(mine)
+        ended[ended] = start[place[ended]] == until[ended]
+        begin, until, launched = begin[ended], until[ended], found.launched[mine[place[ended]]]
         stop = np.minimum(launched, until)
         late = stop > begin
         return begin[late], stop[late]
@@ -337,10 +359,13 @@ class _Device:
         found = self.found
         held = np.zeros(len(found))
         for kind, (running, state) in enumerate(((self._computes, None), (self._sends, 2), (self._copies, 3))):
+            mine = self._positive & (found.kind == kind)
+            if not mine.any():
+                continue
             alone = running > 0 if state is None else self._in_state(state)
             so_far = np.zeros(len(self.times))
-            np.cumsum(np.divide(self.length, running, out=np.zeros(len(running)), where=alone), out=so_far[1:])
-            mine = self._positive & (found.kind == kind)
+            np.divide(self.times[1:] - self.times[:-1], running, out=so_far[1:], where=alone)
+            np.cumsum(so_far, out=so_far)
             ends = np.searchsorted(self.times, found.end[mine])
             held[mine] = so_far[ends] - so_far[np.searchsorted(self.times, found.start[mine])]
         return held * _NS

@@ -405,7 +405,7 @@ def _ints(values: array[int], kind: Any = np.int64) -> NDArray[Any]:
 
 
 def _activities(found: _Collected) -> Activities:
-    """The activities, each with the start of the call that launched it."""
+    """The activities, each with the start of the call that launched it. The calls are not needed any more then."""
     correlation, calls = _ints(found.correlation), _ints(found.call_correlation)
     launched = np.full(len(correlation), UNKNOWN, np.int64)
     if len(calls) and len(correlation):
@@ -417,9 +417,11 @@ def _activities(found: _Collected) -> Activities:
         known = (calls[place] == correlation) & (correlation >= 0)
         launched[known] = began[order][place[known]]
     start = _ints(found.start)
+    end = start + _ints(found.length)
+    found.call_correlation = found.call_start = found.correlation = found.length = array("q")
     return Activities(
         start=start,
-        end=start + _ints(found.length),
+        end=end,
         launched=launched,
         kind=_ints(found.kind, np.int8),
         device=_ints(found.device, np.int32),
@@ -446,10 +448,10 @@ def _run(content: Content, about: Mapping[str, Any], found: _Collected, broken: 
             events=found.events,
             kernels=int(is_kernel.sum()),
             copies=int((~is_kernel).sum()),
-            kernel_time_s=_seconds(_ints(found.length)[is_kernel].sum()),
+            kernel_time_s=_seconds((ran.end - ran.start)[is_kernel].sum()),
             kernel_busy_s=_per_device(ran, is_kernel),
             communication_kernels=int((ran.kind == COMMUNICATION).sum()),
-            communication_kernel_time_s=_seconds(_ints(found.length)[ran.kind == COMMUNICATION].sum()),
+            communication_kernel_time_s=_seconds((ran.end - ran.start)[ran.kind == COMMUNICATION].sum()),
             families=families,
             steps=[
                 {"name": window.name, "start_s": _seconds(window.start - origin), **kernel_rows.split_json(step)}

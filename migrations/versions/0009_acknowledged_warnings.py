@@ -1,6 +1,7 @@
-"""Warnings that people acknowledged, with their note; and series without runs of unknown model and device.
+"""Warnings that people acknowledged, with their note; and series that are found anew.
 
-Those runs get a series of their own when series are next asked for.
+Runs of unknown model and device are of no common series any more, nor are those of two frameworks behind one client.
+Series are worked out when they are next asked for.
 
 Revision ID: 0009
 Revises: 0008
@@ -22,10 +23,7 @@ JSON = sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=Tru
 
 def upgrade() -> None:
     op.add_column("run_details", sa.Column("acknowledged", JSON, nullable=False, server_default="[]"))
-    op.execute(
-        "UPDATE runs SET series_key = NULL WHERE hardware_id IS NULL AND hardware_hint IS NULL "
-        "AND model_id IS NULL AND model_hint IS NULL"
-    )
+    op.execute("UPDATE runs SET series_key = NULL")
 
 
 def downgrade() -> None:
