@@ -40,9 +40,10 @@ def series_of(
     Runs are of one series when all of these are equal: the mode; the model and the device (the linked entry, else the
     file's own words); the format and the names of engine, backend and framework; the precisions, and bits of a
     quantised file; the parallel layout; batch, concurrency, request rate and context; prompt and output length to two
-    digits, since mean lengths of a drawn data set wobble; and the value that tells the runs of one file apart (a sweep's point, a test's name). What
-    people state goes over what the file says. Of a run without a mode, or of a kernel, the name counts too. A run of
-    which neither model nor device is known is alone in its series: an equal load says nothing of two unknown things.
+    digits, since mean lengths of a drawn data set wobble; and the value that tells the runs of one file apart (a
+    sweep's point, a test's name). What people state goes over what the file says. Of a run without a mode, or of a
+    kernel, the name counts too. A run of which neither model nor device is known is alone in its series: an equal
+    load says nothing of two unknown things.
 
     Not part of it, since these are what a history is kept for: versions and commits of software, dates, notes, results.
     An explicit series name, or a tag `series:NAME`, replaces all of this.
