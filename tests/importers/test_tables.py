@@ -52,7 +52,7 @@ def test_a_cell_may_hold_line_breaks() -> None:
 
 
 def test_what_tools_say_of_errors_is_kept_without_paths_and_keys() -> None:
-    said = "open /srv/someone/jobs/x.bin failed: api_key=abc123def, N/A tokens/s, hf_abcdefghijklm at D:\\data\\someone\\a.cc"
+    said = "open /srv/someone/jobs/x.bin failed: api_key=abc123def, N/A tokens/s, hf_abcdefghijklm at D:\\someone\\a.cc"
     assert without_private(said) == "open …/x.bin failed: api_key=…, N/A tokens/s, … at …/a.cc"
     entry = {"name": "BM_a", "run_type": "iteration", "real_time": 5.0, "time_unit": "us", "iterations": 3}
     failed = {"name": "BM_b", "error_occurred": True, "error_message": said, "run_type": "iteration"}
