@@ -108,7 +108,7 @@ def test_columns_parted_by_semicolons_with_decimal_commas() -> None:
 def test_a_cut_last_row_and_cells_without_a_figure() -> None:
     cut = parse_upload(CSV[: CSV.rindex(b"4.02")])
     assert len(cut.runs) == 14
-    assert "damaged-lines" in checks(cut)
+    assert "cut-off" in checks(cut)
     row = CSV.split(b"\n")[1].replace(b",0.838,19.1,28107,4.3,372.0,28107,", b",nan,,-,inf,0,n/a,")
     with pytest.raises(UnreadableUpload) as caught:
         parse_upload(CSV.split(b"\n")[0] + b"\n" + row + b"\n")
