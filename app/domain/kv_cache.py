@@ -298,9 +298,10 @@ class StagePart:
 
 
 def shape_of(model: ModelSpec, workload: Workload) -> CacheShape:
-    """The cache of one rank of a workload's tensor-parallel group."""
+    """The cache of one rank of a workload's tensor-parallel group, that of prediction modules included."""
+    caching = model.with_prediction(workload.prediction_modules)
     return CacheShape(
-        model, workload.dtypes.bytes_of("kv"), float(workload.parallel.tp), source_tokens(model, workload)
+        caching, workload.dtypes.bytes_of("kv"), float(workload.parallel.tp), source_tokens(model, workload)
     )
 
 

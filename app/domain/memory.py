@@ -466,11 +466,12 @@ def _objects(model: ModelSpec, workload: Workload, layout: Layout, stage: int) -
     else:
         context = workload.context_len + workload.seq_len
         pages = -(-context // workload.kv.page_tokens) * workload.kv.page_tokens
-        per_token = kv_bytes_per_token(model, dtypes.bytes_of("kv"), p.tp, context_len=pages)
+        caching = model.with_prediction(workload.prediction_modules)
+        per_token = kv_bytes_per_token(caching, dtypes.bytes_of("kv"), p.tp, context_len=pages)
         # every micro-batch in the pipeline keeps its own cache
         objects["kv_cache"] = float(workload.batch * p.micro_batches * pages * per_token) * share / p.cp
         fixed = state_bytes_per_sequence(
-            model, dtypes.bytes_of("kv"), p.tp, other_tokens=source_tokens(model, workload)
+            caching, dtypes.bytes_of("kv"), p.tp, other_tokens=source_tokens(model, workload)
         )
         objects["kv_cache"] += float(workload.batch * p.micro_batches * fixed) * share
         objects["activations"] = tokens * a * _widest_layer(model, layout)

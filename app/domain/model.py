@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from app.domain.denoiser import Denoiser
@@ -521,6 +521,13 @@ class ModelSpec:
     @property
     def is_moe(self) -> bool:
         return any(isinstance(group.mlp, MoeMlp) for group in self.layers)
+
+    def with_prediction(self, modules: int) -> ModelSpec:
+        """The model with the layers of so many of its prediction modules behind its own: they cache what those do."""
+        if self.prediction is None or not modules:
+            return self
+        more = tuple(replace(group, count=group.count * modules) for group in self.prediction.layers)
+        return replace(self, layers=(*self.layers, *more))
 
     def attention_groups(self) -> Iterator[tuple[LayerGroup, Attention | LatentAttention]]:
         """Layer groups with attention to a sequence's own tokens or to another input, beside that attention."""

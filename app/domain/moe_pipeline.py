@@ -6,8 +6,9 @@ of dispatch and combine at a level of overlap follows F-1.5.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -170,6 +171,7 @@ class Pipeline:
     timelines: Mapping[str, tuple[Bar, ...]]
     contention: Ratio = 0.0
     slowed: Seconds = 0.0
+    exchange_slowed: Seconds = 0.0
 
     @property
     def serial(self) -> Seconds:
@@ -184,11 +186,13 @@ def pipeline(
     layout: Layout,
     calibration: Calibration,
     contention: Ratio = 0.0,
+    exchange_rate: BytesPerSecond = math.inf,
 ) -> Pipeline:
     """The expert layers of a step's bound. Raises InvalidInput for a model without experts.
 
     `contention` is the share of the compute units that the exchanges' kernels occupy: as long as an exchange is hidden,
-    what hides it runs at `1 - contention` of its speed.
+    what hides it runs at `1 - contention` of its speed. `exchange_rate` is what those units move together, over all
+    links: an exchange takes that long at least.
     """
     moe = first_experts(model)
     table, roofs, mode = step.table, step.ceilings, workload.launch_mode
@@ -200,6 +204,8 @@ def pipeline(
     every = [op for stage in STAGES for op in rows.get(stage, [])]
     level = OVERLAP_LEVELS[workload.overlap]
     bounds = {stage: lower_bound(_part(table, ops), roofs, launch_mode=mode) for stage, ops in rows.items()}
+    full = sum(_seconds(bounds[name]) for name in EXCHANGES if name in bounds)
+    bounds |= {name: _at_most(bounds[name], exchange_rate) for name in EXCHANGES if name in bounds}
     hidden = {name: _hidden(bounds, name) for name in LEVELS}
     stages = tuple(
         _stage(stage, bounds[stage], calibration, hidden[level].get(stage, 0.0)) for stage in STAGES if stage in bounds
@@ -219,6 +225,7 @@ def pipeline(
         timelines={name: _timeline(bounds, name, contention) for name in LEVELS},
         contention=contention,
         slowed=contention * sum(hidden[level].values()),
+        exchange_slowed=exchanged - full,
     )
 
 
@@ -232,6 +239,13 @@ def first_experts(model: ModelSpec) -> MoeMlp:
 
 def _part(table: CostTable, ops: list[Op]) -> CostTable:
     return CostTable.of(ops, tokens=table.tokens, devices=table.devices)
+
+
+def _at_most(bound: Bound, rate: BytesPerSecond) -> Bound:
+    """A bound whose operations send no more than `rate` bytes per second on all links together."""
+    if math.isinf(rate):
+        return bound
+    return replace(bound, op_time=np.maximum(bound.op_time, bound.op_net_bytes / rate))
 
 
 def _seconds(bound: Bound, direction: str | None = None) -> Seconds:

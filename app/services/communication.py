@@ -38,6 +38,7 @@ from app.domain.model import Attention, LatentAttention, ModelSpec
 from app.domain.overlap import (
     LEVELS,
     SCHEDULES,
+    UNITS_OF_A_COLLECTIVE,
     ChunkedTimeline,
     PipelineTimeline,
     chunk_counts,
@@ -46,6 +47,7 @@ from app.domain.overlap import (
     exposed_communication,
     exposed_forecast,
     pipeline_timeline,
+    rate_of_units,
     split_rows,
     tokens_that_hide_a_gather,
     tokens_that_hide_a_ring_hop,
@@ -73,9 +75,6 @@ from app.storage.records import RunFilter, StoredRun
 ON_PROFILE = "profile"
 """Stands for the hardware of a question that is put to a profile at hand."""
 
-UNITS_OF_A_COLLECTIVE = 16
-"""Compute units that the kernels of a collective occupy beside a product (judgement: libraries take 4 to 24)."""
-
 MOST_CONTENTION: Ratio = 0.9
 """Share of the compute units that an exchange may occupy at most."""
 
@@ -91,6 +90,13 @@ LEVEL_WORDS: Mapping[str, str] = {
 
 MEASURED_RUNS_READ = 200
 """Newest runs of a device that are looked through for bus bandwidths."""
+
+UNITS_NOTE = (
+    f"{UNITS_OF_A_COLLECTIVE} compute units drive the device's fastest link at its full rate, fewer in proportion (a "
+    "judgement); on two H200 an all-reduce of 1 GiB reached 25, 48, 68, 83 and 100% of its rate with 4, 8, 12, 16 and "
+    "24 (our own measurement)."
+)
+"""What the units of an exchange are taken to move: in words, with our own measurement of it."""
 
 _SIZE_KEYS = ("message_bytes", "size_bytes", "bytes", "size")
 
@@ -465,6 +471,8 @@ class OverlapEstimate:
     launch: Seconds
     contention: Ratio
     units: int | None
+    taken: float | None
+    unlimited: Seconds
     undisturbed: Seconds
     levels: tuple[LevelRow, ...]
     curve: tuple[ChunkPoint, ...]
@@ -480,8 +488,13 @@ class OverlapEstimate:
         return self.launch + self.compute
 
     @property
+    def link_share(self) -> Ratio:
+        """Time of the exchange if its units moved as much as the links carry, over its time with those that it has."""
+        return self.unlimited / self.communication if self.communication > 0 else 1.0
+
+    @property
     def slowed(self) -> Seconds:
-        """What the units that the exchange occupies add to the chunked step."""
+        """What the units that the exchange occupies add to the chunked step, beside what too few of them do."""
         return max(self.level("L2").timeline.total - self.undisturbed, 0.0)
 
     def level(self, name: str) -> LevelRow:
@@ -492,7 +505,8 @@ def estimate_overlap(ctx: Context, request: OverlapRequest) -> OverlapEstimate:
     """Cut a product and its collective into chunks and let them run beside each other.
 
     A reduce-scatter or all-reduce sends the product's output, an all-gather brings its input. A chunk's product is the
-    forecast of a product of that many rows, which knows weights read again and waves that are not full.
+    forecast of a product of that many rows, which knows weights read again and waves that are not full. The exchange's
+    units are lost to the product beside it, and fewer than a link needs slow the exchange.
     """
     hardware, notes = resolve_hardware(ctx, request.hardware)
     per_node = request.ranks_per_node or hardware.ranks_per_node
@@ -510,6 +524,13 @@ def estimate_overlap(ctx: Context, request: OverlapRequest) -> OverlapEstimate:
         contention = share_of_units(hardware, request.communication_units, contention)
     if contention is None:
         contention = UNKNOWN_CONTENTION if units is None else min(UNITS_OF_A_COLLECTIVE / units, 0.5)
+        taken = None if units is None else float(UNITS_OF_A_COLLECTIVE)
+    elif request.communication_units is not None:
+        taken = float(request.communication_units)
+    else:
+        taken = None if units is None else contention * units
+    moved = rate_of_units(taken or 0.0, [model.bandwidth for model in models.values()])
+    limited = {tier: replace(model, bandwidth=min(model.bandwidth, moved)) for tier, model in models.items()}
     first = request.kind == "all_gather"
     basis = ""
     known: dict[int, Seconds] = {}
@@ -523,15 +544,15 @@ def estimate_overlap(ctx: Context, request: OverlapRequest) -> OverlapEstimate:
         return known[rows]
 
     def exchange(share: float) -> tuple[Algorithm, Seconds]:
-        return fastest_algorithm(request.kind, size * share, request.ranks, per_node, models, in_switch)
+        return fastest_algorithm(request.kind, size * share, request.ranks, per_node, limited, in_switch)
 
-    def chunked(chunks: int, ahead: int | None = None, taken: Ratio = contention or 0.0) -> ChunkedTimeline:
+    def chunked(chunks: int, ahead: int | None = None, lost: Ratio = contention or 0.0) -> ChunkedTimeline:
         rows = split_rows(gemm.m, chunks)
         return chunked_timeline(
             [product(r) for r in rows],
             [exchange(r / gemm.m)[1] for r in rows],
             launch=launch,
-            contention=taken,
+            contention=lost,
             communication_first=first,
             ahead=ahead,
         )
@@ -547,7 +568,7 @@ def estimate_overlap(ctx: Context, request: OverlapRequest) -> OverlapEstimate:
     waves = _waves(gemm.m, gemm.n, units)
     tiles = min(max(waves, 1), 64)
     # one kernel: its tiles are cut anyway, and the exchange starts up once
-    start = min(communication, fastest_algorithm(request.kind, 1e-9, request.ranks, per_node, models, in_switch)[1])
+    start = min(communication, fastest_algorithm(request.kind, 1e-9, request.ranks, per_node, limited, in_switch)[1])
     fused = chunked_timeline(
         [launch + compute / tiles, *[compute / tiles] * (tiles - 1)],
         [start + (communication - start) / tiles, *[(communication - start) / tiles] * (tiles - 1)],
@@ -575,7 +596,9 @@ def estimate_overlap(ctx: Context, request: OverlapRequest) -> OverlapEstimate:
         launch=launch,
         contention=contention,
         units=units,
-        undisturbed=chunked(shown, taken=0.0).total,
+        taken=taken,
+        unlimited=fastest_algorithm(request.kind, size, request.ranks, per_node, models, in_switch)[1],
+        undisturbed=chunked(shown, lost=0.0).total,
         levels=levels,
         curve=tuple(
             ChunkPoint(chunks, lines[chunks].total, _waves(split_rows(gemm.m, chunks)[0], gemm.n, units))
@@ -592,6 +615,7 @@ def estimate_overlap(ctx: Context, request: OverlapRequest) -> OverlapEstimate:
             f"Each chunk's product and exchange are launched one by one, {launch * 1e6:.3g} us each.",
             f"While something is sent, the product runs at {1 - contention:.0%} of its speed: the exchange's kernels "
             "occupy the rest.",
+            *([] if not taken else [UNITS_NOTE]),
             "L3 is one kernel whose tiles send as they finish: one launch, one start-up cost.",
         ),
     )

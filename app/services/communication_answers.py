@@ -136,6 +136,8 @@ def overlap_json(found: OverlapEstimate) -> dict[str, Any]:
         "launch_s": found.launch,
         "contention": found.contention,
         "compute_units": found.units,
+        "communication_units": found.taken,
+        "link_share": found.link_share,
         "slowed_s": found.slowed,
         "compute_only_s": found.compute_only,
         "best_chunks": found.best,

@@ -206,6 +206,7 @@ class KvRequest(Contract):
 
     `reserve_fraction` of a device's memory is left to graphs, workspace and the runtime. `reserved_len` is what a
     contiguous cache would reserve for each sequence: by default the longest context that the model states.
+    `prediction_modules` of multi-token prediction keep a cache beside the model's own layers.
     """
 
     model: Reference
@@ -221,6 +222,7 @@ class KvRequest(Contract):
     shared_prefix_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
     reserved_len: Count | None = None
     parallel: ParallelBody = ParallelBody()
+    prediction_modules: Annotated[int, Field(ge=0, le=64)] = 0
     reserve_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
     ceilings: Literal["peak", "achievable"] = "peak"
 

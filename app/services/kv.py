@@ -78,7 +78,7 @@ class KvEstimate:
     @property
     def bytes_per_token(self) -> float:
         """Of the whole model, every byte once (F-5.1)."""
-        return float(kv_bytes_per_token(self.model, self.shape.kv))
+        return float(kv_bytes_per_token(self.shape.model, self.shape.kv))
 
     @property
     def kept_per_token(self) -> float:
@@ -149,6 +149,7 @@ def _estimate(
         dtypes=Dtypes(weights=request.weights_dtype, activations=request.activations_dtype, kv=request.kv_dtype),
         parallel=parallel,
         kv=KvSettings(request.page_tokens, request.shared_prefix_tokens),
+        prediction_modules=request.prediction_modules,
     )
     ranks = ranks_of(hardware)
     page, prefix = workload.kv.page_tokens, float(workload.kv.shared_prefix_tokens)
@@ -163,7 +164,7 @@ def _estimate(
     longest = max(float(request.reserved_len or model.max_position or 0), lengths.longest)
     shape = shape_of(model, workload)
     parts = stage_parts(model, workload, ranks)
-    whole = cache_use(CacheShape(model, kv, 1.0, others), lengths, page, prefix=prefix, longest=longest)
+    whole = cache_use(CacheShape(shape.model, kv, 1.0, others), lengths, page, prefix=prefix, longest=longest)
     rank = cache_use(shape, lengths, page, prefix=prefix, longest=longest)
     device = rank.on_device(max(parts, key=lambda part: part.tokens + part.states))
     roofs = None if hardware is None else ceilings(hardware, request.ceilings)
@@ -182,7 +183,7 @@ def _estimate(
         lengths=lengths,
         longest=longest,
         reserve=request.reserve_fraction,
-        layers=cache_layers(model, kv, shape.tp, other_tokens=others),
+        layers=cache_layers(shape.model, kv, shape.tp, other_tokens=others),
         whole=whole,
         device=device,
         reads=reads,
@@ -220,7 +221,7 @@ def _lengths(request: KvRequest, given: Lengths | None, micro_batches: int) -> t
 
 
 def _defaults(request: KvRequest, listed: bool) -> list[str]:
-    unused = {"sequences", "run", "reserved_len"}
+    unused = {"sequences", "run", "reserved_len", "prediction_modules"}
     if request.hardware is None:
         unused |= {"reserve_fraction", "ceilings", "weights_dtype"}
     if listed or request.sequences is not None:
@@ -253,6 +254,10 @@ def _notes(
         )
     if others:
         notes.append(f"Cross-attention keeps keys and values of {others:,} tokens of another input.")
+    if request.prediction_modules:
+        notes.append("Layers of prediction modules cache every token as the model's own do, and are listed with them.")
+    elif model.prediction is not None:
+        notes.append("Multi-token prediction modules do not run and keep no cache.")
     if any(True for _ in model.state_groups()):
         notes.append("States are kept in the precision of the cache.")
     if hardware is not None and hardware.memory_capacity is None:
@@ -263,6 +268,7 @@ def _notes(
 _PLACES = {
     ("workload", "context_len"): ("context_len",),
     ("workload", "batch"): ("batch",),
+    ("workload", "prediction_modules"): ("prediction_modules",),
     ("workload", "dtypes", "kv"): ("kv_dtype",),
     ("workload", "dtypes", "weights"): ("weights_dtype",),
     ("workload", "dtypes", "activations"): ("activations_dtype",),

@@ -57,8 +57,8 @@ class KvState:
 
     `dist` says which fields give the lengths: `context`; `low` and `high`; `mean` and `p95`; `lengths`, a list such as
     `512x3,1024`; or `run`, the id of a run that carries lengths. `reserve` is in percent of a device's memory,
-    `longest` what a contiguous cache reserves (0: the model's longest context). `lines` are further curves, each
-    `model@precision of the cache@tp`; `-` is none.
+    `longest` what a contiguous cache reserves (0: the model's longest context), `prediction` how many prediction
+    modules keep a cache too. `lines` are further curves, each `model@precision of the cache@tp`; `-` is none.
     """
 
     hardware: str = "nvidia-h200-sxm"
@@ -75,6 +75,7 @@ class KvState:
     prefix: int = 1024
     page: int = 16
     longest: int = 0
+    prediction: int = 0
     weights: str = "bf16"
     activations: str = "bf16"
     kv: str = "bf16"
@@ -110,6 +111,8 @@ class KvState:
         }
         if self.longest:
             body["reserved_len"] = self.longest
+        if self.prediction:
+            body["prediction_modules"] = self.prediction
         if self.dist == "run" and self.run:
             return body | {"run": self.run, "batch": self.batch}
         if lengths.values.size == 1:
@@ -137,6 +140,8 @@ class KvState:
         }
         if self.page != 16:
             workload["kv"] = {"page_tokens": self.page}
+        if self.prediction:
+            workload["prediction_modules"] = self.prediction
         return {"hardware": self.hardware, "model": self.model, "workload": workload, "ceilings": self.ceilings}
 
     def _parallel(self) -> dict[str, int]:
@@ -167,6 +172,8 @@ FIELD_OF_LOC: Mapping[tuple[str, ...], str] = {
     ("shared_prefix_tokens",): "prefix",
     ("page_tokens",): "page",
     ("reserved_len",): "longest",
+    ("prediction_modules",): "prediction",
+    ("workload", "prediction_modules"): "prediction",
     ("weights_dtype",): "weights",
     ("activations_dtype",): "activations",
     ("kv_dtype",): "kv",
@@ -462,7 +469,10 @@ def curves(ctx: Context, answer: KvAnswer, contexts: Array) -> tuple[Curve, ...]
         parallel = replace(answer.estimate.workload.parallel, tp=tp, pp=1, cp=1, ep=1)
         dtypes = replace(answer.estimate.workload.dtypes, kv=kv)
         try:
-            workload = replace(answer.estimate.workload, parallel=parallel, dtypes=dtypes)
+            modules = min(
+                answer.estimate.workload.prediction_modules, model.prediction.count if model.prediction else 0
+            )
+            workload = replace(answer.estimate.workload, parallel=parallel, dtypes=dtypes, prediction_modules=modules)
             model.require_supported()
             drawn.append(_drawn(answer, model, workload, line, contexts))
         except (InvalidInput, MissingFigure, UnsupportedArchitecture) as error:
@@ -480,7 +490,7 @@ def _drawn(answer: KvAnswer, model: ModelSpec, workload: Workload, line: Curve, 
     shape = shape_of(model, workload)
     table = cost_table(model, workload, ranks_per_node=estimate.ranks_per_node, grid={"context_len": contexts})
     bound = lower_bound(table, answer.step.bound.ceilings)
-    whole = CacheShape(model, shape.kv, 1.0, shape.other_tokens)
+    whole = CacheShape(shape.model, shape.kv, 1.0, shape.other_tokens)
     batch = None
     if estimate.capacity is not None:
         parts = stage_parts(model, workload, estimate.ranks_per_node)
@@ -522,7 +532,9 @@ def step_split(answer: KvAnswer, contexts: Array) -> StepSplit:
 def by_kind(answer: KvAnswer, contexts: Array) -> dict[str, Array]:
     """Bytes that one sequence keeps, over contexts, by kind of layer."""
     estimate = answer.estimate
-    found = sequence_by_kind(estimate.model, estimate.shape.kv, contexts, other_tokens=estimate.shape.other_tokens)
+    found = sequence_by_kind(
+        estimate.shape.model, estimate.shape.kv, contexts, other_tokens=estimate.shape.other_tokens
+    )
     return {kind: np.broadcast_to(np.asarray(size), contexts.shape) for kind, size in found.items()}
 
 
@@ -540,7 +552,7 @@ def page_rows(answer: KvAnswer) -> tuple[PageRow, ...]:
     """The same batch with pages of other sizes (F-5.3), the chosen one among them."""
     estimate = answer.estimate
     sizes = sorted({*PAGE_SIZES, estimate.page})
-    shape = CacheShape(estimate.model, estimate.shape.kv, 1.0, estimate.shape.other_tokens)
+    shape = CacheShape(estimate.shape.model, estimate.shape.kv, 1.0, estimate.shape.other_tokens)
     use = cache_use(
         shape,
         estimate.lengths,
@@ -590,7 +602,7 @@ def format_rows(answer: KvAnswer) -> tuple[FormatRow, ...]:
     rows = []
     for name, held in KV_FORMATS:
         kv = held.element_bytes
-        whole = CacheShape(estimate.model, kv, 1.0, estimate.shape.other_tokens)
+        whole = CacheShape(estimate.shape.model, kv, 1.0, estimate.shape.other_tokens)
         use = cache_use(whole, estimate.lengths, estimate.page, prefix=float(estimate.prefix), longest=estimate.longest)
         most: float | None = None
         furthest: float | None = None
@@ -603,7 +615,7 @@ def format_rows(answer: KvAnswer) -> tuple[FormatRow, ...]:
             furthest = float(
                 largest_context(estimate.parts, shape, float(estimate.workload.batch), page, prefix, estimate.capacity)
             )
-        per_token = float(kv_bytes_per_token(estimate.model, kv))
+        per_token = float(kv_bytes_per_token(estimate.shape.model, kv))
         rows.append(FormatRow(name, held.bits, kv * 8, per_token, float(use.total), most, furthest))
     return tuple(rows)
 

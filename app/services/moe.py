@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -31,8 +32,9 @@ from app.domain.moe_pipeline import (
     pipeline,
     walls,
 )
+from app.domain.overlap import rate_of_units
 from app.domain.workload import Parallel
-from app.services.communication import share_of_units
+from app.services.communication import UNITS_NOTE, share_of_units
 from app.services.context import Context
 from app.services.contracts import BoundRequest, MoeRequest
 from app.services.estimate import (
@@ -67,6 +69,7 @@ class MoeEstimate:
     links: tuple[LinkIntensity, ...]
     copy_intensity: float
     ceilings: CeilingChoice = "peak"
+    units: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +107,20 @@ def estimate_moe(ctx: Context, request: MoeRequest) -> MoeEstimate:
 
 
 def _layers_asked(step: BoundEstimate, request: MoeRequest) -> MoeEstimate:
-    taken = request.communication_units
-    return expert_layers(step, request.ceilings, share_of_units(step.hardware, taken) if taken else 0.0)
+    return expert_layers(step, request.ceilings, request.communication_units or 0)
 
 
-def expert_layers(step: BoundEstimate, ceilings: CeilingChoice = "peak", contention: float = 0.0) -> MoeEstimate:
-    """The expert layers of an estimated step. Raises InvalidInput for a model without experts."""
+def expert_layers(step: BoundEstimate, ceilings: CeilingChoice = "peak", units: int = 0) -> MoeEstimate:
+    """The expert layers of an estimated step, whose exchanges take so many compute units (0: none is charged).
+
+    Raises InvalidInput for a model without experts, or for more units than leave the experts any.
+    """
+    contention = share_of_units(step.hardware, units) if units else 0.0
+    links = [rate for tier, rate in step.bound.ceilings.links.items() if tier != "host"]
+    moved = rate_of_units(units, links) if links else math.inf
     moe = first_experts(step.model)
     layout = layout_of(step.model, step.workload, step.hardware.ranks_per_node)
-    found = pipeline(step.bound, step.model, step.workload, layout, load_calibration(), contention)
+    found = pipeline(step.bound, step.model, step.workload, layout, load_calibration(), contention, moved)
     dtype = step.workload.dtypes.activations
     return MoeEstimate(
         step=step,
@@ -122,6 +130,7 @@ def expert_layers(step: BoundEstimate, ceilings: CeilingChoice = "peak", content
         links=link_intensities(found, step.bound.ceilings, dtype),
         copy_intensity=copy_intensity(moe, step.workload.dtypes.bytes_of("communication")),
         ceilings=ceilings,
+        units=units,
     )
 
 
@@ -184,7 +193,7 @@ def _choice(found: MoeEstimate, name: str, parallel: Parallel) -> LayoutChoice:
         workload = replace(workload, dispatch=replace(asked.dispatch, replicas=0))
     try:
         other = bound_of(step.hardware, step.model, workload, found.ceilings)
-        return LayoutChoice(name, parallel, batch, expert_layers(other, found.ceilings, found.pipeline.contention))
+        return LayoutChoice(name, parallel, batch, expert_layers(other, found.ceilings, found.units))
     except (InvalidInput, MissingFigure) as error:
         reason = error.reason if isinstance(error, InvalidInput) else str(error)
         return LayoutChoice(name, parallel, batch, None, reason)
@@ -211,6 +220,7 @@ def moe_json(found: MoeEstimate) -> dict[str, Any]:
         "overlap_levels": dict(seen.levels),
         "contention": seen.contention,
         "slowed_s": seen.slowed,
+        "exchange_slowed_s": seen.exchange_slowed,
         "timeline": {
             level: [
                 {"stage": b.stage, "lane": b.lane, "start_s": b.start, "end_s": b.end, "binding": b.binding}
@@ -244,7 +254,7 @@ def moe_json(found: MoeEstimate) -> dict[str, Any]:
         "devices": int(float(step.bound.table.devices)),
         "hardware": {"id": step.hardware.id, "name": step.hardware.name},
         "model": {"id": step.model.id, "name": step.model.name},
-        "assumptions": list(dict.fromkeys((*step.assumptions, *ASSUMPTIONS, _contention_note(seen.contention)))),
+        "assumptions": list(dict.fromkeys((*step.assumptions, *ASSUMPTIONS, *_contention_notes(found)))),
         "sources": sources_of(step.hardware, step.bound),
     }
 
@@ -257,12 +267,13 @@ ASSUMPTIONS: tuple[str, ...] = (
 )
 
 
-def _contention_note(contention: float) -> str:
-    if not contention:
-        return "Kernels that communicate are not charged for the units they occupy."
+def _contention_notes(found: MoeEstimate) -> tuple[str, ...]:
+    if not found.units:
+        return ("Kernels that communicate are not charged for the units they occupy.",)
     return (
-        f"While an exchange is hidden, what hides it runs at {1 - contention:.0%} of its speed: the exchange's kernels "
-        "occupy the other compute units. Fewer units may slow the exchange, which is not counted."
+        f"While an exchange is hidden, what hides it runs at {1 - found.pipeline.contention:.0%} of its speed: the "
+        "exchange's kernels occupy the other compute units.",
+        UNITS_NOTE,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from app.domain.errors import DomainError, InvalidInput, MissingFigure
 from app.domain.precision import PRECISIONS
-from app.services.communication_page import BY_ID, QUESTIONS, Question, place_of
+from app.services.communication_page import BY_ID, QUESTIONS, Question, body_of, place_of
 from app.storage.errors import NotFound
 from app.web.forms import MAX_TEXT, FormErrors, parse_quantity, sentence, whole_number
 
@@ -128,7 +128,15 @@ CONTROLS: Mapping[str, Control] = {
             least=0,
             most=0.9,
         ),
-        Control("units", "Or its units", "whole", "", "Compute units given to the exchange", least=0, most=4096),
+        Control(
+            "units",
+            "Or its units",
+            "whole",
+            "",
+            "Compute units given to the exchange: fewer than 16 slow it; 0 for copy engines",
+            least=0,
+            most=4096,
+        ),
         Control(
             "step", "Step", "seconds", "6.73838 ms", "As measured, with communication", "ms", 0, 1e6, stays_empty=True
         ),
@@ -303,3 +311,47 @@ def errors_of(question: Question, error: ValidationError | DomainError | NotFoun
     if isinstance(error, MissingFigure) and "throughput" in error.figure and "dtype" in question.controls:
         name = "dtype"
     return FormErrors({name: sentence(str(error))} if name in question.controls else {}, ())
+
+
+def address_of_request(view: str, body: Mapping[str, Any]) -> dict[str, str] | None:
+    """The page's address of a question that was put as a body of its call; None where no controls hold it.
+
+    The address is read again and has to give the same body, defaults of the call filled in on both sides.
+    """
+    question = BY_ID[view]
+    typed: dict[str, str] = {name: "" for name in question.controls if CONTROLS[name].stays_empty}
+    for name, value in _flat(body):
+        place = question.places.get(name, name)
+        if value is None or place not in question.controls:
+            continue
+        typed[place] = _typed(CONTROLS[place], value)
+    form = communication_form({"view": view, **typed})
+    if form.errors:
+        return None
+    same = _filled(body_of(question, form.values)) == _filled(body)
+    return form.query() if same else None
+
+
+def _flat(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values of a body, those of what lies in it included."""
+    for name, value in body.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value)
+        else:
+            yield name, value
+
+
+def _typed(control: Control, value: Any) -> str:
+    """A value as its control's text: exactly the same number when it is read again."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if control.kind == "times":
+        return "; ".join(f"{time!r} s" for time in value)
+    if control.kind in ("bytes", "seconds"):
+        return f"{value!r} {'B' if control.kind == 'bytes' else 's'}"
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def _filled(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What a body says, without what it leaves to its call: fields that are null or hold nothing."""
+    return {name: value for name, value in sorted(_flat(body)) if value is not None and value != []}

@@ -17,6 +17,7 @@ from app.services.contracts import BoundRequest
 from app.services.what_if import state_of
 from app.storage.records import StoredComparison
 from app.web import formatting, rendering
+from app.web.communication_form import address_of_request
 
 SHARE_HEADERS: Final[Mapping[str, str]] = {
     "X-Robots-Tag": "noindex, nofollow, noarchive",
@@ -71,6 +72,7 @@ def view(snapshot: Mapping[str, Any], baseline: int, metric: str | None = None) 
         if row is None
         else comparison_bars(items, row, baseline=baseline, title=chart_title(items, row, baseline)),
         "explore": {item["index"]: explore_address(item) for item in items if item["kind"] == "estimate"},
+        "communication": {item["index"]: communication_address(item) for item in items if item["kind"] == "estimate"},
     }
 
 
@@ -142,6 +144,21 @@ def explore_address(item: Mapping[str, Any]) -> str:
     except (ValidationError, InvalidInput, TypeError):
         return ""
     return "" if state is None else rendering.query("/explore", **state.query())
+
+
+def communication_address(item: Mapping[str, Any]) -> str:
+    """The communication page's address of a frozen collective, overlap, exposed time or pipeline; empty for others, and
+    where its controls cannot hold the question as it was asked."""
+    kind, body = item["estimate"]["kind"], item["estimate"]["request"]
+    if kind == "op":
+        op = dict(body["op"])
+        if op.pop("op") != "collective":
+            return ""
+        kind, body = "collective", {"hardware": body["hardware"], "ceilings": body["ceilings"], **op}
+    if kind not in ("collective", "overlap", "exposed", "pipeline") or isinstance(body.get("hardware"), Mapping):
+        return ""
+    query = address_of_request(kind, body)
+    return "" if query is None else rendering.query("/comm", **query)
 
 
 # ---- exports --------------------------------------------------------------------------------------------------------

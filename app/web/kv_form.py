@@ -24,6 +24,7 @@ _WHOLE: Mapping[str, tuple[str, int, int]] = {
     "prefix": ("Shared prefix", 0, 100_000_000),
     "page": ("Page size", 1, 1_048_576),
     "longest": ("Reserved length", 0, 1_000_000_000),
+    "prediction": ("Prediction modules", 0, 64),
     "tp": ("Tensor parallel", 1, 4096),
     "pp": ("Pipeline parallel", 1, 4096),
     "dp": ("Data parallel", 1, 1_000_000),

@@ -315,6 +315,9 @@ class MoeAnswer(Answer):
     overlap_levels: Annotated[dict[str, float], Field(description="Seconds at L0 to L3.")]
     contention: Annotated[float, Field(description="Share of the compute units that a hidden exchange occupies.")]
     slowed_s: Annotated[float, Field(description="What that adds at the asked level; it is in `overlap_levels`.")]
+    exchange_slowed_s: Annotated[
+        float, Field(description="What dispatch and combine take longer because so few units move less than a link.")
+    ]
     walls: WallsOut
     intensity: LinkIntensityOut
     step: Annotated[dict[str, Any], Field(description="The whole step, as `POST /estimates/bound` answers it.")]

@@ -301,3 +301,17 @@ def test_units_of_a_hidden_exchange_slow_the_experts(client: TestClient) -> None
     page = client.get("/moe?overlap=chunk&units=200&hardware=nvidia-h800-sxm")
     assert page.status_code == 422
     assert "at most 118" in page.text.split('id="lab-error-units"', 1)[1].split("</p>", 1)[0]
+
+
+def test_few_units_slow_the_exchanges_of_the_experts(client: TestClient) -> None:
+    """Four of the sixteen units that drive the fast link move a quarter of its rate, over both links together."""
+    plain, few = ask(client, overlap="L2"), ask(client, overlap="L2", communication_units=4)
+    near = 200e9  # of an H800, one way
+    for stage in ("dispatch", "combine"):
+        before, after = (next(s for s in answer["stages"] if s["stage"] == stage) for answer in (plain, few))
+        least = sum(after["net_bytes_by_tier"].values()) / (near * 4 / 16)
+        assert after["time_s"] == pytest.approx(max(before["time_s"], least))
+    slowed = few["walls"]["communication_s"] - plain["walls"]["communication_s"]
+    assert few["exchange_slowed_s"] == pytest.approx(slowed)
+    assert slowed > 0 == plain["exchange_slowed_s"]
+    assert few["bound_s"] == plain["bound_s"]

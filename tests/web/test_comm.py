@@ -411,8 +411,7 @@ CALL_OF = {"overlap": "overlap", "exposed": "exposed-communication", "pipeline":
 
 def on_the_page(client: TestClient, view: str, query: str) -> dict[str, Any]:
     """What the page adds to the tray."""
-    page = client.get(f"/comm?view={view}&{query}").text
-    return json.loads(html.unescape(re.search(r'data-tray-add="([^"]+)"', page)[1]))  # type: ignore[index, no-any-return]
+    return _tray(client.get(f"/comm?view={view}&{query}").text)
 
 
 @pytest.mark.parametrize("view", COMPARED)
@@ -486,3 +485,46 @@ def test_kinds_that_are_not_alike_have_no_ratio(client: TestClient) -> None:
         refused = client.post("/api/v1/comparisons", json=wrong)
         assert refused.status_code == 422, refused.text
         assert refused.json()["errors"][0]["loc"] == ["items", 0, "estimate", "request", place]
+
+
+def test_fewer_units_slow_the_exchange_too(client: TestClient) -> None:
+    """Eight units move half of what sixteen do, which is what the link carries; copy engines take none at all."""
+    body = {"hardware": "nvidia-h100-sxm", "gemm": {"m": 8192, "n": 8192, "k": 3584}, "ranks": 8}
+    links = {"scale_up_alpha_s": 0.0}
+    eight, sixteen, many, engines = (
+        api(client, "overlap", **body, links=links, communication_units=n) for n in (8, 16, 32, 0)
+    )
+    assert eight["communication_s"] == pytest.approx(2 * sixteen["communication_s"])
+    assert [answer["link_share"] for answer in (eight, sixteen, many, engines)] == pytest.approx([0.5, 1, 1, 1])
+    assert sixteen["communication_s"] == many["communication_s"] == engines["communication_s"]
+    assert api(client, "overlap", **body, links=links)["levels"] == sixteen["levels"]
+    assert engines["time_s"] < sixteen["time_s"] < min(eight["time_s"], many["time_s"])
+    page = client.get("/comm?view=overlap&hardware=nvidia-h100-sxm&alpha_up=0&units=8").text
+    assert "at 50 % of the link" in page or "at 50\u202f% of the link" in page
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "kind=all_to_all&size=3.7 MiB&ranks=32&in_switch=no&ceilings=achievable",
+        "view=overlap&m=4100&pattern=all_gather&units=12&alpha_up=2.5 us&efficiency=0.7&launch=1.1 us",
+        "view=exposed&step=1.5 ms&compute_only=1.1 ms&other=0.1 ms&streams=1 ms; 0.3 ms",
+        "view=pipeline&schedule=interleaved&stages=6&micro_batches=18&virtual_stages=3&hand_over=12 us",
+    ],
+)
+def test_a_frozen_item_leads_back_to_its_question(client: TestClient, query: str) -> None:
+    """The link of a comparison's item opens the page on the same body, whatever units its times were typed in."""
+    frozen = _tray(client.get(f"/comm?{query}").text)
+    estimate = {"kind": frozen.get("estimate", "op" if "op" in frozen["request"] else "bound")}
+    body = {"title": "back", "items": [{"estimate": estimate | {"request": frozen["request"]}}]}
+    made = client.post("/api/v1/comparisons", json=body)
+    assert made.status_code == 201, made.text
+    page = client.get(f"/comparisons/{made.json()['id']}").text
+    link = html.unescape(page.split("Open on the communication page", 1)[0].rsplit('href="', 1)[1].split('"', 1)[0])
+    again = client.get(link)
+    assert again.status_code == 200
+    assert _tray(again.text) == frozen
+
+
+def _tray(page: str) -> dict[str, Any]:
+    return json.loads(html.unescape(re.search(r'data-tray-add="([^"]+)"', page)[1]))  # type: ignore[index, no-any-return]

@@ -327,7 +327,7 @@ def test_request_lengths_of_a_serving_file_on_every_page(client: TestClient):
         ({"sequences": [1]}, "sequences"),
     ):
         refused = client.post("/api/v1/estimates/kv", json=body | wrong)
-        assert refused.status_code == 422
+        assert answered.status_code == 422
         assert refused.json()["errors"][0]["loc"] == [field]
 
 
@@ -383,3 +383,31 @@ def test_a_length_beyond_the_model_s_contexts_is_said(client: TestClient) -> Non
     asked = "model=llama-3.1-8b&hardware=nvidia-h200-sxm&batch=1&prefix=0"
     assert "goes beyond them" in client.get(f"/kv?{asked}&context=200000").text
     assert "goes beyond them" not in client.get(f"/kv?{asked}&context=100000").text
+
+
+def test_prediction_modules_keep_a_cache(client: TestClient) -> None:
+    """DeepSeek-V3's module is one more layer of 576 elements: 61 and 62 layers in bf16, in every answer."""
+    body = {"model": "deepseek-v3", "hardware": "nvidia-h200-sxm", "batch": 64, "context_len": 4095}
+    parallel = {"dp": 8, "ep": 8}
+    plain, more = (api(client, **body, parallel=parallel, weights_dtype="fp8", prediction_modules=n) for n in (0, 1))
+    assert plain["bytes_per_token"] == 61 * 576 * 2
+    assert more["bytes_per_token"] == 62 * 576 * 2
+    assert [row["layers"] for row in more["by_layer_kind"]] == [62]
+    assert more["max_batch"] < plain["max_batch"]
+    assert more["read_bytes_per_step"] / plain["read_bytes_per_step"] == pytest.approx(62 / 61)
+    workload = {
+        "batch": 64,
+        "context_len": 4095,
+        "parallel": parallel,
+        "dtypes": {"weights": "fp8"},
+        "prediction_modules": 1,
+    }
+    answer = client.post(
+        "/api/v1/estimates/bound",
+        json={"hardware": "nvidia-h200-sxm", "model": "deepseek-v3", "workload": workload},
+    ).json()
+    cached = next(item["bytes"] for item in answer["memory"]["objects"] if item["object"] == "kv_cache")
+    assert cached == 64 * 4096 * 62 * 576 * 2
+    answered = client.get("/kv?model=llama-3.1-8b&prediction=1&lines=-&tp=1")
+    assert answered.status_code == 422
+    assert "no prediction modules" in answered.text.split('id="kv-error-prediction"', 1)[1].split("</p>", 1)[0]

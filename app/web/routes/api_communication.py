@@ -97,6 +97,12 @@ class OverlapAnswer(Answer):
     compute_s: float
     communication_s: float
     communication_bytes: float
+    communication_units: Annotated[
+        float | None, Field(description="Compute units of the exchange; 0 are copy engines, null is not known.")
+    ]
+    link_share: Annotated[
+        float, Field(description="Share of the links' rate that those units reach: below 1 they slow the exchange.")
+    ]
     compute_only_s: float
     best_chunks: int
     chunks: int

@@ -223,6 +223,7 @@ def _lab(found: KvAnswer) -> dict[str, str]:
         dp=state.dp,
         cp=state.cp,
         ep=state.ep,
+        prediction_modules=state.prediction,
         ceilings=state.ceilings,
     ).query()
 
