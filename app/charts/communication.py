@@ -104,7 +104,13 @@ def collective_over_sizes(answer: Mapping[str, Any], *, what: str, title: str, c
                 "hovertemplate": "%{text}<extra></extra>",
             }
         )
-    measured = [m for m in answer["measured"] if min(sizes) / 2 <= m["bytes"] <= max(sizes) * 2]
+    # runs inside one node say nothing about links between nodes, and the other way round
+    across = answer["ranks"] > answer["ranks_per_node"]
+    measured = [
+        m
+        for m in answer["measured"]
+        if min(sizes) / 2 <= m["bytes"] <= max(sizes) * 2 and (m["ranks"] > answer["ranks_per_node"]) == across
+    ]
     groups = sorted({(m["uploaded"], m["ranks"]) for m in measured}, key=lambda g: (g[1] != answer["ranks"], g))
     for place, (uploaded, ranks) in enumerate(groups):
         mine = [m for m in measured if (m["uploaded"], m["ranks"]) == (uploaded, ranks)]

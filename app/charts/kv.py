@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,19 @@ def _close_ticks(values: Sequence[float]) -> dict[str, Any]:
     low, high = int(np.floor(np.log10(min(shown)))), int(np.ceil(np.log10(max(shown))))
     ticks = [digit * 10.0**power for power in range(low, high + 1) for digit in (1, 2, 5)]
     return {"tickvals": ticks, "ticktext": [short(tick) for tick in ticks]}
+
+
+def _share_ticks(shares: Iterable[Sequence[float]]) -> dict[str, Any]:
+    """Per cents as people write them on a logarithmic axis, which ends at one in a million: below it nothing counts."""
+    shown = [value * 100 for values in shares for value in values if value > 1e-6]
+    low = int(np.floor(np.log10(min(shown, default=0.01))))
+    high = int(np.ceil(np.log10(max(shown, default=1.0))))
+    powers = range(low, high + 1)
+    return {
+        "range": [low - 0.2, high + 0.2],
+        "tickvals": [10.0**power for power in powers],
+        "ticktext": [f"{10.0**power:.{max(-power, 0)}f}" for power in powers],
+    }
 
 
 def byte_axis(values: Sequence[float]) -> tuple[float, str]:
@@ -222,7 +235,7 @@ def page_sizes(
                 "tickvals": list(pages) if len(pages) < 9 else list(pages)[::2],
                 "ticktext": [f"{page:,}" for page in (pages if len(pages) < 9 else pages[::2])],
             },
-            "yaxis": {"title": {"text": "Of the payload, %"}, "type": "log", "exponentformat": "power", "dtick": 1},
+            "yaxis": {"title": {"text": "Of the payload, %"}, "type": "log", **_share_ticks(shares.values())},
             "shapes": [_upright(float(now))],
             "legend": _LEGEND,
             "showlegend": True,

@@ -151,7 +151,7 @@ def memory_bars(
             "xaxis": {"title": {"text": "GiB on one device"}, "range": [0, right * 1.03]},
             "yaxis": {"visible": len(bars) > 1, "autorange": "reversed", "automargin": True},
             "shapes": [] if capacity is None else [_capacity_line("x", capacity)],
-            "annotations": [] if capacity is None else [_capacity_words(capacity, peaks[-1])],
+            "annotations": [] if capacity is None else [_capacity_words(capacity, peaks[-1], right * GIB)],
             "showlegend": False,
         },
         table={
@@ -184,7 +184,8 @@ def memory_waterfall(
             "marker": {"color": "rgba(0,0,0,0)", "line": {"width": 2, "color": "var(--chart-mark)"}},
             "text": [_size(first), _size(last)],
             "textposition": "auto",
-            "insidetextanchor": "start",
+            # beside the line of the capacity, not under it
+            "insidetextanchor": "end" if capacity is not None and capacity / GIB < 0.3 * longest * 1.2 else "start",
             "hovertemplate": "%{y}: %{text}<extra></extra>",
             "name": "peak",
         },
@@ -204,12 +205,12 @@ def memory_waterfall(
         data=tuple(traces),
         layout={
             "barmode": "overlay",
-            "height": 90 + 56 * len(names),
+            "height": 90 + 66 * len(names),
             "margin": {"l": 120, "r": 24, "t": 28, "b": 44},
             "xaxis": {"title": {"text": "GiB on the fullest device"}, "range": [0, longest * 1.2], "nticks": 5},
             "yaxis": {"autorange": "reversed", "categoryorder": "array", "categoryarray": names, "automargin": True},
             "shapes": [] if capacity is None else [_capacity_line("x", capacity)],
-            "annotations": [] if capacity is None else [_capacity_words(capacity, last)],
+            "annotations": [] if capacity is None else [_capacity_words(capacity, last, longest * GIB)],
             "showlegend": False,
         },
         table={
@@ -307,14 +308,14 @@ def _capacity_line(axis: str, capacity: float) -> dict[str, Any]:
     }
 
 
-def _capacity_words(capacity: float, peak: float) -> dict[str, Any]:
+def _capacity_words(capacity: float, peak: float, right: float) -> dict[str, Any]:
     room = capacity - peak
     return {
         "x": capacity / GIB,
         "y": 1,
         "yref": "paper",
         "yanchor": "bottom",
-        "xanchor": "right",
+        "xanchor": "right" if capacity > 0.5 * right else "left",
         "showarrow": False,
         "text": f"{_size(capacity)}, {_size(abs(room))} {'free' if room >= 0 else 'too much'}",
         "font": {"size": 12, "color": "var(--chart-text)"},

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.charts.base import RESOURCE_LABELS, RESOURCE_TOKENS, ChartSpec, label, seconds, short, time_axis, with_prefix
+from app.charts.base import RESOURCE_LABELS, RESOURCE_TOKENS, ChartSpec, label, seconds, short, time_axis
 from app.domain.moe_pipeline import ExpertLoad, Pipeline
 
 STAGE_LABELS: Mapping[str, str] = {
@@ -84,18 +84,21 @@ def stage_table(seen: Pipeline) -> dict[str, Any]:
         {"label": "Stage", "head": True},
         {"label": "Useful FLOP", "numeric": True},
         {"label": "HBM", "numeric": True, "title": "Fewest bytes that cross HBM"},
-        {"label": "Link, near", "numeric": True, "title": "Bytes sent one way inside the scale-up domain"},
-        {"label": "Link, far", "numeric": True, "title": "Bytes sent one way to other nodes"},
+        {"label": "Near link", "numeric": True, "title": "Bytes sent one way inside the scale-up domain"},
+        {"label": "Far link", "numeric": True, "title": "Bytes sent one way to other nodes"},
         {"label": "Launches", "numeric": True},
-        {"label": "Bound", "unit": "s", "title": "Least time in a step, mean rank"},
-        {"label": "Busiest rank adds", "unit": "s"},
-        {"label": "Expected", "unit": "s", "title": "What tuned kernels take, mean of four of five measurements"},
+        {"label": "Bound", "numeric": True, "title": "Least time in a step, mean rank"},
+        {"label": "Busiest +", "numeric": True, "title": "What the busiest rank adds to the mean one"},
+        {"label": "Expected", "numeric": True, "title": "What tuned kernels take, mean of four of five measurements"},
         {"label": "Binds"},
-        {"label": "Exposed", "unit": "s"},
-        {"label": "Exposed share", "unit": "ratio"},
+        {"label": "Exposed", "numeric": True, "title": "Of the bound, on the critical path at the asked overlap"},
+        {"label": "Share", "unit": "ratio", "title": "Exposed over bound"},
     ]
     if backward:
-        columns += [{"label": "Forward", "unit": "s"}, {"label": "Backward and recomputed", "unit": "s"}]
+        columns += [
+            {"label": "Forward", "numeric": True, "title": "Of the bound"},
+            {"label": "Backward", "numeric": True, "title": "Of the bound, with what is recomputed"},
+        ]
     rows: list[list[Any]] = []
     for stage in seen.stages:
         row: list[Any] = [
@@ -105,26 +108,31 @@ def stage_table(seen: Pipeline) -> dict[str, Any]:
             _amount(stage.net["scale_up"], "B"),
             _amount(stage.net["scale_out"], "B"),
             stage.bound.total("launches"),
-            stage.time,
-            stage.imbalance,
+            _time(stage.time),
+            _time(stage.imbalance),
             {
-                "value": stage.expected.time,
+                **_time(stage.expected.time),
                 "title": f"{seconds(stage.expected.low)} to {seconds(stage.expected.high)}. {stage.expected.basis}",
             },
             {"resource": stage.binding} if stage.time > 0 else {"text": "nothing"},
-            stage.exposed,
+            _time(stage.exposed),
             stage.exposed / stage.time if stage.time > 0 else {"text": "no time"},
         ]
         if backward:
             forward = stage.by_direction.get("forward", 0.0)
-            row += [forward, stage.time - forward]
+            row += [_time(forward), _time(stage.time - forward)]
         rows.append(row)
     return {"columns": columns, "rows": rows}
 
 
+def _time(value: float) -> dict[str, Any]:
+    """A time in its own unit: stages of one table differ by a factor of a million."""
+    return _amount(value, "s")
+
+
 def _amount(value: float, unit: str) -> dict[str, Any]:
-    """A quantity with a prefix of its own: stages lie too far apart for one that suits all."""
-    return {"text": with_prefix(value, unit) if value else "0", "value": value}
+    """An amount in its own unit, bytes in decimal ones as they stand beside rates."""
+    return {"text": "0", "value": 0.0} if value == 0 else {"value": value, "unit": unit, "decimal": True}
 
 
 def overlap_timeline(seen: Pipeline, *, title: str, caption: str = "") -> ChartSpec:
@@ -230,6 +238,7 @@ def three_walls(positions: Sequence[Position], *, title: str, caption: str = "")
     values = [value for p in drawn for value in (p.communication, p.compute)] or [1e-3]
     factor, unit = time_axis(values)
     low, high = min(values) / factor / 3.0, max(values) / factor * 4.0
+    places = _label_places(drawn, math.log(high / low))
     traces: list[dict[str, Any]] = [
         {
             "type": "scatter",
@@ -256,7 +265,7 @@ def three_walls(positions: Sequence[Position], *, title: str, caption: str = "")
                 "x": [p.compute / factor for p in mine],
                 "y": [p.communication / factor for p in mine],
                 "text": [label(p.mark) for p in mine],
-                "textposition": ["bottom center" if p.asked else "top center" for p in mine],
+                "textposition": [places[drawn.index(p)] for p in mine],
                 "textfont": {"size": 12, "color": "var(--chart-text)"},
                 "cliponaxis": False,
                 "marker": {
@@ -316,6 +325,29 @@ def three_walls(positions: Sequence[Position], *, title: str, caption: str = "")
         },
         meta={"title": title, "caption": caption},
     )
+
+
+def _label_places(positions: Sequence[Position], span: float) -> list[str]:
+    """Where each label stands, so that near marks do not write over each other: the asked one below its mark first, the
+    others above theirs, and where something stands already on another side. `span` is the axis in logarithms."""
+    sides = {"top center": (0, 1), "bottom center": (0, -1), "middle right": (1, 0), "middle left": (-1, 0)}
+    sides |= {"top right": (1, 1), "bottom right": (1, -1), "top left": (-1, 1), "bottom left": (-1, -1)}
+    at = [(math.log(p.compute) / span, math.log(p.communication) / span) for p in positions]
+    labels: list[tuple[float, float]] = []
+    chosen = [""] * len(positions)
+    for place in sorted(range(len(positions)), key=lambda i: not positions[i].asked):
+        x, y = at[place]
+        marks = [mark for other, mark in enumerate(at) if other != place]
+
+        def crowd(side: str, x: float = x, y: float = y, marks: Sequence[tuple[float, float]] = marks) -> int:
+            left, up = x + 0.09 * sides[side][0], y + 0.055 * sides[side][1]
+            hit = sum(abs(left - a) < 0.08 and abs(up - b) < 0.05 for a, b in marks)
+            return hit + sum(abs(left - a) < 0.13 and abs(up - b) < 0.055 for a, b in labels)
+
+        first = ["bottom center"] if positions[place].asked else []
+        chosen[place] = min([*first, *sides], key=crowd)
+        labels.append((x + 0.09 * sides[chosen[place]][0], y + 0.055 * sides[chosen[place]][1]))
+    return chosen
 
 
 def _corner(x: float, y: float, xanchor: str, yanchor: str, text: str, colour: str) -> dict[str, Any]:

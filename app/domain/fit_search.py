@@ -315,6 +315,8 @@ def _made(question: _Question, node: _Node, move: Move) -> _Node | None:
             workload = _changed(workload, move)
             if _sequences(workload) != _sequences(node.workload):
                 return None
+            if move.kind == "micro-batches":  # how many there are depends on the moves before it
+                move = replace(move, label=_micro_batch_words(workload))
         scenario = question.scenario(workload, levers)
         peak = question.peak(scenario)
     except DomainError:
@@ -396,6 +398,8 @@ def _layouts(model: ModelSpec, workload: Workload, ranks_per_node: int) -> list[
                 far = sum(abs(_log2(a / b)) for a, b in ((tp, p.tp), (pp, p.pp), (cp, p.cp)))
                 degrees = {"TP": tp, "PP": pp, "CP": cp, "DP": dp}
                 words = " × ".join(f"{name} {size}" for name, size in degrees.items() if size > 1) or "one device"
+                if ep > 1 or p.ep > 1:
+                    words += f", EP {ep}"
                 if micro != p.micro_batches:
                     words += f", {micro} micro-batches"
                 if batch != workload.batch:
@@ -430,13 +434,12 @@ def _micro_batches(workload: Workload) -> Iterator[Move]:
         return
     for parts in (2, 4, 8):
         if workload.batch % parts == 0:
-            micro = workload.parallel.micro_batches * parts
-            yield Move(
-                "micro-batches",
-                f"{micro} micro-batches of {workload.batch // parts}",
-                "micro-batches",
-                {"parts": parts},
-            )
+            move = Move("micro-batches", "", "micro-batches", {"parts": parts})
+            yield replace(move, label=_micro_batch_words(_changed(workload, move)))
+
+
+def _micro_batch_words(workload: Workload) -> str:
+    return f"{workload.parallel.micro_batches:,} micro-batches of {workload.batch:,}"
 
 
 def _modules(model: ModelSpec, workload: Workload) -> Iterator[Move]:

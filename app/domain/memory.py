@@ -474,7 +474,9 @@ def _objects(model: ModelSpec, workload: Workload, layout: Layout, stage: int) -
             caching, dtypes.bytes_of("kv"), p.tp, other_tokens=source_tokens(model, workload)
         )
         objects["kv_cache"] += float(workload.batch * p.micro_batches * fixed) * share
-        objects["activations"] = tokens * a * _widest_layer(model, layout)
+        # context parallelism divides a prompt, and all ranks of it decode the same token
+        copies = 1.0 if decoding else float(p.cp)
+        objects["activations"] = tokens * a * _widest_layer(model, layout, copies)
         if model.encoder is not None and not decoding:
             source = workload.batch * source_tokens(model, workload)
             objects["activations"] = max(objects["activations"], source * a * _widest_layer(model.encoder, layout))
@@ -487,8 +489,11 @@ def _objects(model: ModelSpec, workload: Workload, layout: Layout, stage: int) -
     return objects
 
 
-def _widest_layer(model: ModelSpec, layout: Layout) -> float:
-    """Elements a token that live at once inside the widest layer of an inference step."""
+def _widest_layer(model: ModelSpec, layout: Layout, sequence_parts: float = 1.0) -> float:
+    """Elements that live at once inside the widest layer of an inference step, for each token of a rank.
+
+    `sequence_parts` ranks hold a part of each sequence: experts get the copies of all of them.
+    """
     widest = 0.0
     tp = float(layout.tp)
     if isinstance(model.denoiser, DiffusionTransformer):
@@ -501,7 +506,7 @@ def _widest_layer(model: ModelSpec, layout: Layout) -> float:
             width += (2 if group.mlp.gated else 1) * group.mlp.intermediate / tp
         elif isinstance(group.mlp, MoeMlp):
             m = group.mlp
-            copies = layout.dp * m.top_k / (float(layout.expert_replicas) * layout.ep)
+            copies = layout.dp * sequence_parts * m.top_k / (float(layout.expert_replicas) * layout.ep)
             width += copies * (model.hidden_size + (2 if m.gated else 1) * m.expert_intermediate / float(layout.etp))
         widest = max(widest, width)
     return widest

@@ -77,8 +77,9 @@ def communication_buffers(
         parts["context exchange"] = 2.0 * tokens * widest * a
     if p.ep > 1:
         fan_out = max((min(m.top_k, p.ep) for m in _experts(model)), default=0)
-        # what is sent and what is received
-        parts["expert exchange"] = 2.0 * fan_out * stream * wire
+        # what is sent and what is received: a tensor group shares its tokens out, and so do ranks that decode the same
+        own = stream / (p.tp * (p.cp if decoding else 1))
+        parts["expert exchange"] = 2.0 * fan_out * own * wire
     return {name: size for name, size in parts.items() if size > 0}
 
 

@@ -166,6 +166,12 @@ def chunked_timeline(
     return ChunkedTimeline(n, tuple(segments), now)
 
 
+def beyond(total: Seconds, part: Seconds) -> Seconds:
+    """What a simulated total has beyond a part of it, without the rounding of its many steps."""
+    rest = total - part
+    return rest if rest > 1e-9 * total else 0.0
+
+
 def _close(segments: list[Segment], lane: int, what: str, index: int, start: Seconds, end: Seconds) -> None:
     if end > start:
         segments.append(Segment(lane, what, index, start, end))
@@ -213,7 +219,7 @@ class PipelineTimeline:
     @property
     def bubble(self) -> Seconds:
         """Time that a stage waits in a step."""
-        return self.total - self.work
+        return beyond(self.total, self.work)
 
     @property
     def bubble_of_work(self) -> Ratio:

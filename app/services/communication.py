@@ -41,6 +41,7 @@ from app.domain.overlap import (
     UNITS_OF_A_COLLECTIVE,
     ChunkedTimeline,
     PipelineTimeline,
+    beyond,
     chunk_counts,
     chunked_timeline,
     dualpipe_bubble,
@@ -980,7 +981,7 @@ class ContextParallelEstimate:
     @property
     def exposed(self) -> Seconds:
         """Time of one layer's ring that attention does not hide."""
-        return max(self.line.total - self.block * len(self._hops), 0.0)
+        return beyond(self.line.total, self.block * len(self._hops))
 
     @property
     def _hops(self) -> range:

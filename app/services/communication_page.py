@@ -376,9 +376,9 @@ def _answer_context(ctx: Context, question: Question, body: dict[str, Any]) -> P
     found = service.estimate_context_parallel(ctx, ContextParallelRequest.model_validate(body))
     ring, gathered = found.rows[0], found.rows[1]
     headline = (
-        f"Each rank holds {found.tokens:,.0f} tokens, and a ring's hop "
+        f"A ring's hop over {found.slowest.name} "
         + ("hides" if found.hides else "does not hide")
-        + f" behind attention from {found.tokens_to_hide:,.0f} on {found.slowest.name}."
+        + f" behind attention: each rank holds {found.tokens:,.0f} tokens, {found.tokens_to_hide:,.0f} needed."
     )
     details = [
         f"A hop takes {time_words(found.hop)}, attention to a block {time_words(found.block)}.",

@@ -88,10 +88,10 @@ class KvEstimate:
 
     @property
     def copies(self) -> float:
-        """How often the tensor-parallel group keeps each cached byte."""
-        whole = sum(row.per_token + row.per_sequence for row in self.layers)
-        kept = sum((row.per_token + row.per_sequence) * row.copies for row in self.layers)
-        return kept / whole if whole else 1.0
+        """How often the tensor-parallel group keeps a byte of this batch, on average: some layers have fewer copies."""
+        whole = float(self.whole.payload)
+        kept = self.lengths.total(self.shape.tokens(self.lengths.values)) + self.shape.fixed * self.lengths.sequences
+        return float(kept) * self.shape.tp / whole if whole else 1.0
 
     @property
     def fullest(self) -> StagePart:

@@ -367,8 +367,8 @@ def reserve_notes(reserve: Reserve) -> tuple[str, ...]:
     """The reserve in words: it is assumed, and the bound counts none of it."""
     mib = 2.0**20
     return (
-        f"Assumed beside the payload: {reserve.fragmentation:.3g} of the allocated bytes lost to fragmentation, "
-        f"{reserve.workspace / mib:,.4g} MiB for the driver's context and workspaces, gradient buckets of "
-        f"{reserve.bucket / mib:,.4g} MiB, {reserve.gathered_layers} layers gathered at once under ZeRO-3. "
+        f"Assumed beside the payload: {reserve.fragmentation * 100:.3g} % of the allocated bytes lost to "
+        f"fragmentation, {reserve.workspace / mib:,.4g} MiB for the driver's context and workspaces, gradient buckets "
+        f"of {reserve.bucket / mib:,.4g} MiB, {reserve.gathered_layers} layers gathered at once under ZeRO-3. "
         "A bound counts none of these.",
     )

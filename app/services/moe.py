@@ -558,14 +558,16 @@ def details(found: MoeEstimate) -> tuple[str, ...]:
     if load.imbalance > 1.0:
         sentences.append(
             f"The busiest of {load.experts:,} experts gets {load.imbalance:.3g} times the mean of {_few(load.mean)} "
-            f"tokens (random routing alone gives {load.floor:.3g}), the busiest rank {load.rank_imbalance:.3g} "
-            f"times{tail}."
+            f"tokens (random routing alone gives {load.floor:.3g})"
+            + (f", the busiest rank {load.rank_imbalance:.3g} times{tail}." if load.rank_imbalance > 1.0005 else ".")
         )
     else:
         sentences.append(f"Each of {load.experts:,} experts gets {_few(load.mean)} tokens a layer.")
     if load.capacity is not None:
         sentences.append(
-            f"Capacity {load.capacity:,.0f} drops {load.dropped:.1%} and leaves {load.padding:.0%} padding."
+            f"Capacity {load.capacity:,.0f} drops "
+            + ("nothing" if load.dropped < 0.0005 else f"{load.dropped:.1%}")
+            + f" and leaves {load.padding:.0%} padding."
         )
     if found.step.model.num_layers > 0:
         share = seen.serial / float(found.step.bound.serial) if float(found.step.bound.serial) else 0.0

@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, SupportsFloat
+
+from markupsafe import Markup, escape
 
 NARROW_SPACE: Final = "\u202f"
 NOT_REPORTED: Final = "not reported"
@@ -150,6 +153,11 @@ def significant(number: float, *, padded: bool = False) -> str:
     # Rounding first decides how many places are left: 9.996 is 10.0, not 10.00. The exponent stands behind "d.dde".
     places = max(0, 2 - int(f"{size:.2e}"[5:]))
     return _signed(number, f"{size:,.{places}f}")
+
+
+def breakable(name: str) -> Markup:
+    """A dotted name that may break behind its dots and underscores instead of inside a word."""
+    return Markup(re.sub(r"([._])", r"\1<wbr>", str(escape(name))))
 
 
 def percent(value: object) -> str:

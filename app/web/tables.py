@@ -134,11 +134,12 @@ class Cells:
                 made = f'<a href="{escape(cell["href"])}">{made}</a>'
         elif "value" in cell:
             source = cell.get("source")
-            made = (
-                self.figure(scale.show(cell["value"]), "", source, bare=True)
-                if scale
-                else self.figure(cell["value"], "1", source)
-            )
+            if cell.get("unit"):
+                made = self.figure(cell["value"], cell["unit"], source, decimal=bool(cell.get("decimal")))
+            elif scale:
+                made = self.figure(scale.show(cell["value"]), "", source, bare=True)
+            else:
+                made = self.figure(cell["value"], "1", source)
         else:
             made = ""
         if cell.get("badge"):

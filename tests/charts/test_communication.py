@@ -10,6 +10,7 @@ SIZES = [2.0**10, 2.0**20, 2.0**30]
 ANSWER: dict[str, Any] = {
     "algorithm": "tree",
     "ranks": 8,
+    "ranks_per_node": 8,
     "algorithms": [
         {"algorithm": "ring", "available": True},
         {"algorithm": "tree", "available": True},
@@ -51,6 +52,9 @@ def test_a_collective_over_sizes_shows_bound_algorithms_and_measurements() -> No
     assert spec.table["rows"][-1][4] == 3e-5
     bus = collective_over_sizes(ANSWER, what="bus", title="t", caption="c")
     assert bus.data[3]["y"] == [61.0]  # GB/s
+    # what was measured in one node is no measurement of links between nodes
+    across = collective_over_sizes(ANSWER | {"ranks": 32}, what="bus", title="t", caption="c")
+    assert [trace["name"] for trace in across.data] == ["Bound", "Ring", "Tree"]
 
 
 def test_a_timeline_keeps_its_lanes_in_order() -> None:

@@ -327,7 +327,7 @@ def test_request_lengths_of_a_serving_file_on_every_page(client: TestClient):
         ({"sequences": [1]}, "sequences"),
     ):
         refused = client.post("/api/v1/estimates/kv", json=body | wrong)
-        assert answered.status_code == 422
+        assert refused.status_code == 422
         assert refused.json()["errors"][0]["loc"] == [field]
 
 
@@ -411,3 +411,10 @@ def test_prediction_modules_keep_a_cache(client: TestClient) -> None:
     answered = client.get("/kv?model=llama-3.1-8b&prediction=1&lines=-&tp=1")
     assert answered.status_code == 422
     assert "no prediction modules" in answered.text.split('id="kv-error-prediction"', 1)[1].split("</p>", 1)[0]
+
+
+def test_copies_weigh_every_kind_of_layer_by_its_bytes(client: TestClient) -> None:
+    """Qwen3-Next on four ranks keeps its two KV heads twice and each of its states once."""
+    found = api(client, model="qwen3-next-80b-a3b", sequences=[100, 5000], parallel={"tp": 4})
+    heads, states = 5100 * 12 * 2 * 2 * 256 * 2, found["state_bytes"]
+    assert found["copies"] == pytest.approx((2 * heads + states) / (heads + states))

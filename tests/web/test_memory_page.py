@@ -269,3 +269,36 @@ def test_bad_modules_are_answered_beside_the_field(client: TestClient) -> None:
             assert "<script>,mlp" not in answer.text
     # a module that the model lacks is no error: the model may have been changed under it
     assert client.get("/memory?phase=train&batch=1&recompute_modules=moe_experts").status_code == 200
+
+
+def test_experts_get_the_copies_of_every_rank_of_a_divided_prompt(client: TestClient) -> None:
+    """Qwen3 235B, 8192 tokens over four ranks: 2048 of each and 8 copies of them, wherever the experts lie. A tensor
+    group of two shares out what it sends."""
+    body = {"hardware": "nvidia-b200-sxm", "model": "qwen3-235b-a22b"}
+    prompt = {"phase": "prefill", "seq_len": 8192, "parallel": {"cp": 4, "ep": 4}}
+    wide = 2 * 4096 + 8 * (4096 + 2 * 1536)
+    assert held(ask(client, **body, workload=prompt))["activations"] == 2048 * 2 * wide
+    one, two = (
+        ask(client, **body, workload={"phase": "prefill", "seq_len": 4096, "parallel": {"tp": tp, "dp": 8, "ep": 8}})
+        for tp in (1, 2)
+    )
+    sent = [
+        next(p["bytes"] for o in a["objects"] for p in o["parts"] if p["part"] == "expert exchange") for a in (one, two)
+    ]
+    assert sent == [2 * 8 * 4096 * 4096 * 2, 8 * 4096 * 4096 * 2]
+
+
+def test_a_move_is_named_after_the_moves_before_it(client: TestClient) -> None:
+    """A layout with other micro-batches first: the cut after it says how many there are then, and of how many."""
+    workload = {
+        "phase": "train",
+        "batch": 32,
+        "seq_len": 4096,
+        "parallel": {"pp": 16, "dp": 16, "ep": 16, "micro_batches": 32},
+    }
+    answer = ask(client, hardware="nvidia-h200-sxm", model="deepseek-v3", workload=workload, make_it_fit=True)
+    best = answer["make_it_fit"]["proposals"][0]
+    parallel = best["workload"]["parallel"]
+    moves = [step["move"] for step in best["steps"] if step["kind"] in ("layout", "micro-batches")]
+    assert f"EP {parallel['ep']}" in moves[0]
+    assert moves[1:] == [f"{parallel['micro_batches']:,} micro-batches of {best['workload']['batch']:,}"]

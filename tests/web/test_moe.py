@@ -190,7 +190,7 @@ def test_published_figures_lie_within_their_bounds(client: TestClient) -> None:
 def test_training_shows_both_directions(client: TestClient) -> None:
     page = text_of(client.get(query("/moe", **PRESETS["DeepSeek-V3 training"].query())).text)
     assert "928 runs of an expert layer" in page  # 58 layers x 128 micro-batches on 8 stages
-    assert "Backward and recomputed" in page
+    assert "Forward Backward" in page
 
 
 def test_what_does_not_fit_stands_at_the_memory_wall(client: TestClient) -> None:

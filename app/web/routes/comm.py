@@ -130,7 +130,6 @@ def result_context(found: PageAnswer, base: str, address: str) -> dict[str, Any]
         "sources": sources_table(dict(result)) if result.get("sources") else None,
         "links": links_table(result["links"]) if result.get("links") else None,
         "label": found.headline[:200],
-        "taken_defaults": [note for note in result["assumptions"] if " was not given: " in note],
         **_VIEWS[found.question.id](found),
     }
 
@@ -288,7 +287,9 @@ def overlap_view(found: PageAnswer) -> dict[str, Any]:
             ),
             "curve": chunk_curve(
                 result,
-                title=f"{result['best_chunks']} chunks are best; fewer expose, more pay for starting",
+                title="Uncut is best: every further chunk pays for starting"
+                if result["best_chunks"] == 1
+                else f"{result['best_chunks']} chunks are best; fewer expose, more pay for starting",
                 caption=conditions,
             ),
         },
@@ -339,8 +340,9 @@ def sharding_view(found: PageAnswer) -> dict[str, Any]:
             "timeline": timeline(
                 bars,
                 ["Gather", "Compute"],
-                title=f"The first {min(DRAWN_UNITS, result['units'])} of {result['units']} units, forward",
-                caption=conditions,
+                title="Gathers hide behind compute" if result["hides"] else "Gathers show: compute is too short",
+                caption=f"The first {min(DRAWN_UNITS, result['units'])} of {result['units']} units, forward. "
+                f"{conditions}",
                 labels={"compute": "Unit's forward pass", "communication": "Gather of a unit"},
             ),
         },

@@ -315,9 +315,8 @@ def conditions_of(estimate: BoundEstimate) -> str:
     }[w.phase]
     devices = w.parallel.devices
     count = f"{devices:,} × " if devices > 1 else ""
-    return (
-        f"{estimate.model.name} on {count}{estimate.hardware.name}, {shape}, "
-        f"{w.dtypes.weights} weights, {w.dtypes.kv} KV cache"
+    return f"{estimate.model.name} on {count}{estimate.hardware.name}, {shape}, {w.dtypes.weights} weights" + (
+        f", {w.dtypes.kv} KV cache" if w.phase != "train" else ""
     )
 
 
@@ -393,7 +392,7 @@ def sources_table(result: dict[str, Any]) -> dict[str, Any]:
             shown = formatting.quantity(entry["value"], entry["unit"])
             rows.append(
                 [
-                    {"text": entry["figure"]},
+                    {"text": entry["figure"], "markup": formatting.breakable(entry["figure"])},
                     {"text": str(shown), "value": entry["value"]},
                     source["read"],
                     {"text": source["url"] or "no document", "href": source["url"] or ""},

@@ -243,11 +243,13 @@ def _charts(found: KvAnswer, contexts: Array, lines: tuple[Curve, ...]) -> dict[
     drawn = [line for line in lines if not line.problem]
     payload = float(device.payload)
     over = float(device.reserved) / payload if payload else 1.0
+    where = f"on {estimate.hardware.name if estimate.hardware else ''}, {found.state.weights} weights"
     charts = {
         "numbers": cache_bars(
             device,
             estimate.for_cache,
-            title=f"Pages hold what is there; reserving {estimate.longest:,.0f} tokens each takes {over:,.3g} times it"
+            title=f"Pages hold what is there; reserving {estimate.longest:,.0f} tokens each takes {over:,.3g} times "
+            "as much"
             if over > 1.005
             else "Pages, sharing and a reservation take about what is there",
             caption=caption,
@@ -261,8 +263,8 @@ def _charts(found: KvAnswer, contexts: Array, lines: tuple[Curve, ...]) -> dict[
             what="Cache of one sequence",
             unit="B",
             point=None,
-            title="Bytes of one sequence, each byte once",
-            caption="Whole model, before pages and copies",
+            title=_extremes(contexts, now, drawn, "sequence", "B", "keeps"),
+            caption="Whole model, each byte once, before pages and copies",
         ),
         "steps": context_lines(
             contexts,
@@ -270,8 +272,8 @@ def _charts(found: KvAnswer, contexts: Array, lines: tuple[Curve, ...]) -> dict[
             what="Decode step",
             unit="s",
             point=(now, float(found.step.bound.overlapped)),
-            title=f"Overlapped bound of a decode step with {estimate.workload.batch:,} sequences",
-            caption=f"On {estimate.hardware.name if estimate.hardware else ''}, {found.state.weights} weights",
+            title=_extremes(contexts, now, drawn, "step", "s", "takes"),
+            caption=f"Overlapped bound of a decode step with {_many(estimate.workload.batch)} {where}",
         ),
     }
     if estimate.max_batch is not None:
@@ -291,9 +293,8 @@ def _charts(found: KvAnswer, contexts: Array, lines: tuple[Curve, ...]) -> dict[
             what="Sequences that fit",
             unit="sequences",
             point=(now, float(estimate.workload.batch)),
-            title="Sequences that fit in one replica",
-            caption=f"On {estimate.hardware.name if estimate.hardware else ''}, {found.state.weights} weights, "
-            f"{estimate.reserve:.0%} of the memory in reserve",
+            title=_extremes(contexts, now, drawn, "batch", "sequences", "fits"),
+            caption=f"In one replica {where}, {estimate.reserve:.0%} of the memory in reserve",
         )
     if estimate.lengths.values.size > 1:
         spread = estimate.lengths
@@ -315,6 +316,25 @@ def _charts(found: KvAnswer, contexts: Array, lines: tuple[Curve, ...]) -> dict[
             caption=f"One prompt of {estimate.workload.context_len:,} tokens; the line is the shared prefix",
         )
     return charts
+
+
+def _extremes(contexts: Array, now: float, lines: list[Curve], what: str, unit: str, verb: str) -> str:
+    """The finding of a chart with several lines: which of them has the least and which the most where it was asked."""
+    place = int(np.argmin(np.abs(contexts - now)))
+    held = [(line.name, getattr(line, what)) for line in lines]
+    values = [(name, float(values[place])) for name, values in held if values is not None]
+    known = sorted(((name, value) for name, value in values if np.isfinite(value)), key=lambda item: item[1])
+    at = f"At {contexts[place]:,.0f} tokens "
+    if not known:
+        return f"{at}no line has an end"
+
+    def amount(value: float) -> str:
+        return _many(value) if unit == "sequences" else str(formatting.quantity(value, unit))
+
+    (least, low), (most, high) = known[0], known[-1]
+    if len(known) == 1 or low == high:
+        return f"{at}{most} {verb} {amount(high)}"
+    return f"{at}{least} {verb} least, {amount(low)}, and {most} most, {amount(high)}"
 
 
 def _many(number: float) -> str:

@@ -226,7 +226,7 @@ def object_notes(found: MemoryAnswer) -> dict[str, str]:
         "kv_cache": f"{dtypes.kv}, pages of {w.kv.page_tokens} tokens",
         "workspace": "assumed: driver context, kernels, libraries",
         "communication": "assumed: as many buffers as the exchanges need",
-        "fragmentation": f"assumed: {reserve.fragmentation:.3g} of what the allocator holds",
+        "fragmentation": f"assumed: {reserve.fragmentation * 100:.3g} % of what the allocator holds",
     }
 
 

@@ -15,6 +15,7 @@ from starlette.datastructures import UploadFile
 from app.catalog.published import published_experts
 from app.charts.moe import STAGE_LABELS, Position, expert_loads, overlap_timeline, stage_bars, stage_table, three_walls
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
+from app.domain.moe_pipeline import EXCHANGES
 from app.domain.precision import PRECISIONS
 from app.services.moe import (
     FIELDS,
@@ -151,6 +152,7 @@ def result_context(ctx: Any, found: MoeAnswer, base: str) -> dict[str, Any]:
         "room_note": "capacity not stated"
         if room is None
         else f"{formatting.quantity(abs(room), 'B')} {'free' if room >= 0 else 'too much'}",
+        "exchanged": sum(stage.time for stage in estimate.pipeline.stages if stage.stage in EXCHANGES),
         "overlapped": result["overlap_levels"][result["overlap"]],
     }
 
