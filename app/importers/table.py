@@ -487,7 +487,7 @@ _USE_WORDS: tuple[tuple[str, Use], ...] = (
     (r"(?:input|prompt|isl)(?: len(?:gth)?| tokens)?|seq(?:uence)? ?len(?:gth)?", "input_len"),
     (r"(?:output|generation|gen|osl)(?: len(?:gth)?| tokens)?|max (?:new )?tokens", "output_len"),
     (r"context(?: len(?:gth)?)?|ctx|kv len", "context_len"),
-    (r"model|model (?:name|id)|checkpoint|network", "model"),
+    (r"model|modell|model (?:name|id)|checkpoint|network", "model"),
     (r"hardware|gpu|device|gpu (?:name|type|model)|accelerator|machine type", "hardware"),
     (r"dtype|data type|precision|quant(?:ization)?", "precision"),
     (r"name|test|case|benchmark|run|experiment|label|id|kernel|config|variant|provider", "name"),

@@ -123,6 +123,29 @@ def test_newer_names_and_blocks_of_tools() -> None:
     served = {"request_throughput": 1.0, "mean_ttft_ms": 5.0, "dtype": "bfloat16", "quantization": "awq"}
     (run,) = parse_upload(json.dumps(served).encode()).runs
     assert dict(run.workload.dtypes) == {"weights": "int4", "activations": "bf16"}
+    export = {"request_latency": {"unit": "ms", "avg": 5.0}, "request_goodput": {"unit": "requests/sec", "avg": -1.0}}
+    (run,) = parse_upload(json.dumps(export).encode()).runs
+    assert run.value("goodput_requests_per_s") is None
+
+
+def test_two_ranks_that_reduce_are_no_send_and_receive() -> None:
+    table = (
+        "# nThread 1 nGpus 2 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 validation: 1\n"
+        "#   Rank  0 Pid  1 on  node device  0 [0x07] NVIDIA A100-SXM4-80GB\n"
+        "#   Rank  1 Pid  1 on  node device  1 [0x0b] NVIDIA A100-SXM4-80GB\n"
+        "#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error\n"
+        "  1073741824     268435456   float     sum   4620.1  232.41  232.41  1e-07   4601.0  233.37  233.37  1e-07\n"
+    )
+    (run,) = parse_upload(table.encode()).runs
+    assert run.series["collective"] == "all_reduce"
+
+
+def test_a_quoted_last_cell_is_whole_and_sizes_keep_their_digits() -> None:
+    quoted = parse_upload(b'build_commit,n_prompt,n_gen,n_params,avg_ns,avg_ts\n"a","512","0","7","1000","512000.5"')
+    assert not quoted.findings
+    triton = parse_upload(b"N,Triton (GB/s)\n1024.0,100.5\n134217728.0,3012.125\n").runs[0]
+    assert triton.name == "Triton, N 134217728"
+    assert triton.metrics[0].raw == "3012.125"
 
 
 def test_runs_of_unknown_device_and_model_are_of_no_common_series() -> None:
