@@ -26,6 +26,7 @@ from app.domain.lint_subject import Subject
 from app.domain.model import ModelSpec
 from app.domain.run import Finding
 from app.domain.workload import Workload
+from app.importers.credentials import REMOVED, without_secrets
 from app.importers.reading import clean
 from app.services.compare_communication import (
     CommunicationItem,
@@ -465,7 +466,7 @@ def run_frozen(view: RunView) -> dict[str, Any]:
         found["parallel"] = layout_text(layout)
         found["nodes"] = layout.get("nodes")
         found["devices"] = main.devices if main is not None else _devices(layout)
-    software = dict(parsed.software)
+    software = {key: value for key, value in without_secrets(parsed.software).items() if value != REMOVED}
     engine = next((software[key] for key in ("engine", "backend", "framework") if key in software), None)
     apart = ("launch_mode", "client", "endpoint_type", "endpoint")
     versions = [f"{key} {value}" for key, value in sorted(software.items()) if value != engine and key not in apart]
@@ -588,27 +589,6 @@ def _model_json(ctx: Context, model: ModelSpec) -> dict[str, Any]:
         own = None if model.id in ctx.catalog.models else stored_models.find(session=session, entry_id=model.id)
     revision = None if own is None else own.revision
     return {"id": model.id, "name": model.name, "revision": revision, "architecture": model_to_json(model)}
-
-
-_SECRET = re.compile(
-    r"(?:^|[_\-.])(?:api[_-]?key|secret|secrets|password|passwd|pwd|authorization|bearer|credentials?|private[_-]?key"
-    r"|(?:hf|auth|access|session|refresh|api|id|bearer)[_-]?token)(?:$|[_\-.])",
-    re.IGNORECASE,
-)
-_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
-REMOVED = "[removed]"
-
-
-def without_secrets(value: Any) -> Any:
-    """The value without what a shared page must not show: text under keys that name a secret, logins in addresses."""
-    if isinstance(value, Mapping):
-        return {
-            key: REMOVED if isinstance(item, str) and item and _SECRET.search(str(key)) else without_secrets(item)
-            for key, item in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [without_secrets(item) for item in value]
-    return _LOGIN.sub("", value) if isinstance(value, str) else value
 
 
 def frozen_run(shown: Mapping[str, Any]) -> dict[str, Any]:

@@ -796,7 +796,7 @@ def _facts(view: RunView) -> list[tuple[str, str]]:
         ("Precision in the file", ", ".join(f"{k} {v}" for k, v in w.dtypes.items())),
         ("Quantisation", w.extra.get("quantization")),
         ("Software", ", ".join(f"{k} {v}" for k, v in parsed.software.items())),
-        ("Measured", parsed.measured_at),
+        ("Measured", formatting.when_stated(parsed.measured_at)),
         *((label, value if isinstance(value, str) else _number(value)) for label, value in _also(parsed).items()),
     ]
     return [(term, str(text)) for term, text in found if text not in (None, "")]
