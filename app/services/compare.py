@@ -36,6 +36,7 @@ from app.services.compare_communication import (
     FrozenPipeline,
     answer_of,
 )
+from app.services.compare_pages import FrozenKv, FrozenMemory, FrozenMoe, FrozenPage, PageItem, page_answer
 from app.services.context import Context
 from app.services.contracts import BoundRequest, CollectiveBody, Contract, OpRequest
 from app.services.estimate import BoundEstimate, OpEstimate, bound_json, estimate_bound, estimate_op, op_json
@@ -88,19 +89,22 @@ def _estimate_kind(value: Any) -> str:
 
 
 class EstimateItem(Contract):
-    """An estimate of any of five kinds: a step, one operation, or what `/comm` answers of overlap, exposed time and
-    pipelines."""
+    """An estimate of any of eight kinds: a step, one operation, what `/comm` answers of overlap, exposed time and
+    pipelines, or what `/memory`, `/kv` and `/moe` answer."""
 
     estimate: Annotated[
         Annotated[FrozenEstimate, Tag("bound item")]
         | Annotated[FrozenOp, Tag("op item")]
         | Annotated[FrozenOverlap, Tag("overlap item")]
         | Annotated[FrozenExposed, Tag("exposed item")]
-        | Annotated[FrozenPipeline, Tag("pipeline item")],
+        | Annotated[FrozenPipeline, Tag("pipeline item")]
+        | Annotated[FrozenMemory, Tag("memory item")]
+        | Annotated[FrozenKv, Tag("kv item")]
+        | Annotated[FrozenMoe, Tag("moe item")],
         Discriminator(
             _estimate_kind,
             custom_error_type="estimate_kind",
-            custom_error_message="must have a `kind` that is bound, op, overlap, exposed or pipeline",
+            custom_error_message="must have a `kind` that is bound, op, overlap, exposed, pipeline, memory, kv or moe",
         ),
     ]
     label: Label | None = None
@@ -228,7 +232,7 @@ class _Gathered:
     request: BoundRequest | None = None
     op: OpEstimate | None = None
     op_request: OpRequest | None = None
-    communication: CommunicationItem | None = None
+    communication: CommunicationItem | PageItem | None = None
 
 
 def freeze(ctx: Context, items: Sequence[RunItem | EstimateItem], baseline: int) -> dict[str, Any]:
@@ -263,9 +267,12 @@ def _gather(ctx: Context, item: RunItem | EstimateItem, number: int) -> _Gathere
         asked = item.estimate.request
         op = _at(("items", number, "estimate", "request"), lambda: estimate_op(ctx, asked))
         return _Gathered(label or op_label(op, asked), item.book_as, op=op, op_request=asked)
-    if isinstance(item.estimate, FrozenCommunication):
+    if isinstance(item.estimate, FrozenCommunication | FrozenPage):
         of = item.estimate
-        found = _at(("items", number, "estimate", "request"), lambda: answer_of(ctx, of))
+        found: CommunicationItem | PageItem = _at(
+            ("items", number, "estimate", "request"),
+            lambda: answer_of(ctx, of) if isinstance(of, FrozenCommunication) else page_answer(ctx, of),
+        )
         told = None if found.run is None else get_view(ctx, found.run)
         return _Gathered(label or found.label[:MAX_LABEL], item.book_as, run=told, communication=found)
     request = item.estimate.request
@@ -349,7 +356,11 @@ def _side(one: _Gathered, label: str, reported: set[str]) -> Item:
     if one.communication is not None:
         # the run that told the times also says what ran
         stated = {} if one.run is None else run_frozen(one.run)
+        if isinstance(one.communication, PageItem) and one.communication.step is not None:
+            stated |= _estimate_frozen(*one.communication.step)
         stated |= one.communication.frozen
+        if "layout" in stated:
+            stated["parallel"] = layout_text(stated.pop("layout"))
         return Item(label, "estimate", one.communication.values, stated, one.book_as)
     if one.run is not None:
         return Item(
@@ -554,7 +565,7 @@ def _item_json(ctx: Context, one: _Gathered, side: Item, number: int) -> dict[st
     model: ModelSpec | None
     if one.communication is not None:
         found = one.communication
-        hardware, model = found.hardware, None
+        hardware, model = found.hardware, found.model if isinstance(found, PageItem) else None
         item["estimate"] = {"kind": found.kind, "request": _plain(found.request), "answer": _plain(found.answer)}
     elif one.run is not None:
         item["run"] = frozen_run(run_json(one.run))
