@@ -26,7 +26,8 @@ _KEY = re.compile(
     r"\bBearer\s+[\w.~+/-]{8,}=*|\b(?:sk-|hf_|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA)(?=[\w-]*\d)[\w-]{16,}"
 )
 _GIVEN = re.compile(
-    r"(?P<name>\b[\w-]*(?:api[_-]?key|secret|passw(?:or)?d|credentials?|[_-]token)[\"']?(?:\s*[=:]\s*[\"']?|\s+))"
+    r"(?P<name>\b[\w-]*(?:api[_-]?key|secret|passw(?:or)?d|credentials?|[_-]token|\btoken(?==))[\"']?"
+    r"(?:\s*[=:]\s*[\"']?|\s+))"
     r"(?P<value>[^\s,;\"']+)",
     re.IGNORECASE,
 )

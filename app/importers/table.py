@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from app.domain.precision import PRECISIONS
 from app.domain.run import METRIC_UNITS, STATS, Finding, ParsedRun, RunWorkload
@@ -41,9 +41,6 @@ Use = Literal[
     "output_len",
     "context_len",
 ]
-USES: tuple[Use, ...] = get_args(Use)
-MODES: tuple[str, ...] = ("serve", "prefill", "decode", "train", "latency", "kernel")
-
 MAX_COLUMNS = 200
 _SAMPLES = 5
 _GUESS_ROWS = 200

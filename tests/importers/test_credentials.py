@@ -23,7 +23,7 @@ def test_a_run_is_kept_without_the_credentials_of_its_file() -> None:
         native(
             name=f"nightly {KEY}",
             software={"engine": "vllm", "api_key": "plain", "command": "serve --api-key plain --port 1", "key": KEY},
-            notes="HF_TOKEN=plain, at http://me:plain@host/v1, Authorization: Bearer plain.plain.plain",
+            notes="HF_TOKEN=plain, token=plain, at http://me:plain@host/v1, Authorization: Bearer plain.plain.plain",
         )
     )
     (run,) = upload.runs
