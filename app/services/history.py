@@ -205,8 +205,8 @@ class Place:
 
 def place_of(ctx: Context, run: RunSummary) -> Place | None:
     """The place of a run in its series; None where it is alone in it."""
+    fill_series(ctx)
     if run.series_key is None:
-        fill_series(ctx)
         with ctx.storage.read() as session:
             run = runs.get_summary(session=session, run_id=run.id)
         if run.series_key is None:

@@ -89,6 +89,8 @@ def test_runs_of_before_get_their_series_when_it_is_asked_for(context: Context):
         unset = dict.fromkeys(RunChanges.__slots__, UNSET)
         with context.storage.write() as session:
             update_run(session=session, run_id=run, changes=RunChanges(**{**unset, "series_key": None}))
+    # the gate asks first: earlier runs must not be missed
+    assert checked(context, sent(context, 3, 1.0), baseline="series")["baseline_kind"] == "last"
     assert list_history(context)[1] == 1
 
 
