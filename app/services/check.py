@@ -16,7 +16,8 @@ from app.services.context import Context
 from app.services.contracts import Contract
 from app.services.history import fill_series, in_order
 from app.services.noise import CONFIDENCE, LOCATION_STATS, noise_of
-from app.services.runs import finding_json, get_view, series_of_run
+from app.services.run_json import finding_json
+from app.services.runs import get_view, series_of_run
 from app.storage import runs
 from app.storage.records import StoredRun
 

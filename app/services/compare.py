@@ -40,7 +40,8 @@ from app.services.compare_pages import FrozenKv, FrozenMemory, FrozenMoe, Frozen
 from app.services.context import Context
 from app.services.contracts import BoundRequest, CollectiveBody, Contract, OpRequest
 from app.services.estimate import BoundEstimate, OpEstimate, bound_json, estimate_bound, estimate_op, op_json
-from app.services.runs import RunView, get_view, run_json
+from app.services.run_json import run_json
+from app.services.runs import RunView, get_view
 from app.storage import comparisons, runs
 from app.storage import hardware as stored_hardware
 from app.storage import models as stored_models

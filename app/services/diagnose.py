@@ -40,7 +40,8 @@ from app.services.communication import link_models
 from app.services.context import Context
 from app.services.contracts import BoundRequest, Contract
 from app.services.estimate import BoundEstimate, LedgerRow, bound_of, estimate_bound
-from app.services.runs import RunView, get_view, workload_body
+from app.services.run_json import workload_body
+from app.services.runs import RunView, get_view
 from app.services.what_if import WhatIf, state_of
 from app.storage.errors import NotFound
 

@@ -17,7 +17,7 @@ from app.services.compare import MAX_ITEMS, MAX_LABEL, MAX_NOTES, MAX_TITLE, Com
 from app.services.compare_communication import CALLS
 from app.services.compare_pages import PAGES
 from app.services.context import Context
-from app.services.runs import RunQuery, list_runs
+from app.services.run_list import RunQuery, list_runs
 from app.services.share import ShareRequest
 from app.storage.errors import NotFound
 from app.storage.records import StoredComparison

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from app.domain.errors import InvalidInput
-from app.services import diagnose, diagnoses, runs, share
+from app.services import diagnose, diagnoses, run_list, runs, share
 from app.services.context import Context
-from app.services.runs import RunQuery
+from app.services.run_list import RunQuery
 from app.services.share import ShareRequest
 from app.storage.errors import NotFound
 from app.storage.records import StoredDiagnosis
@@ -105,7 +105,7 @@ def _picker(
 
 
 def _offered(ctx: Context) -> list[dict[str, Any]]:
-    items = runs.list_runs(ctx, RunQuery(), limit=OFFERED_RUNS).items
+    items = run_list.list_runs(ctx, RunQuery(), limit=OFFERED_RUNS).items
     return [
         {"id": item.run.id, "name": item.run.name, "note": item.model_name or item.run.model_hint or ""}
         for item in items

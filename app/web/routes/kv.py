@@ -50,7 +50,7 @@ from app.services.kv_what_if import (
     step_split,
     write_lengths,
 )
-from app.services.runs import RunQuery, list_runs
+from app.services.run_list import RunQuery, list_runs
 from app.services.what_if import WhatIf, choices
 from app.web import formatting, rendering
 from app.web.deps import Ctx
