@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Lock
-from typing import Any
 
 from app.catalog.names import AmbiguousName, UnknownName
+from app.domain.errors import InvalidInput
+from app.domain.hardware import HardwareProfile
+from app.domain.model import ModelSpec
 from app.domain.run_analysis import analyse_run
 from app.services.context import Context
 from app.services.runs import linked, stated_fields
@@ -48,11 +51,14 @@ class RunQuery:
 
 
 def list_runs(ctx: Context, query: RunQuery, *, limit: int = 50, cursor: str | None = None) -> Page[RunListItem]:
-    """One page of runs. Raises InvalidQuery for an unknown sort key, cursor, limit or date."""
+    """One page of runs.
+
+    Raises InvalidQuery for an unknown sort key, cursor, limit or date, InvalidInput for a name of several entries.
+    """
     filters = RunFilter(
         format=query.format or None,
-        hardware=_id_of(ctx.catalog.resolve_hardware, query.hardware),
-        model=_id_of(ctx.catalog.resolve_model, query.model),
+        hardware=_id_of("hardware", ctx.catalog.resolve_hardware, query.hardware),
+        model=_id_of("model", ctx.catalog.resolve_model, query.model),
         tag=query.tag or None,
         text=query.q or None,
         since=_moment(query.since),
@@ -86,14 +92,19 @@ def facets(ctx: Context) -> RunFacets:
         return runs.run_facets(session=session)
 
 
-def _id_of(resolve: Any, name: str | None) -> str | None:
-    """The id of a catalogue name; what the catalogue does not know may be a team's own id."""
+def _id_of(field: str, resolve: Callable[[str], HardwareProfile | ModelSpec], name: str | None) -> str | None:
+    """The id of a catalogue name; what the catalogue does not know may be a team's own id.
+
+    A name of several is refused with the candidates: an empty list would read as "no such runs".
+    """
     if not name:
         return None
     try:
-        return str(resolve(name).id)
-    except (UnknownName, AmbiguousName):
+        return resolve(name).id
+    except UnknownName:
         return name
+    except AmbiguousName as error:
+        raise InvalidInput((field,), str(error)) from error
 
 
 def _moment(text: str | None) -> datetime | None:
