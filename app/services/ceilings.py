@@ -16,8 +16,7 @@ from app.domain.hardware import FigureSource, HardwareProfile
 from app.domain.run import ParsedRun
 from app.services.catalogue import HardwareEntry, copy_hardware, get_hardware, save_hardware
 from app.services.context import Context
-from app.services.run_changes import RunPatch, update_run
-from app.services.runs import get_view
+from app.services.runs import RunPatch, get_view, update_run
 
 _RATES: Final = {
     "achievable.memory_bandwidth_bytes_per_s": ("Memory bandwidth", "B/s"),
