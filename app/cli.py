@@ -344,7 +344,10 @@ def _write_export(storage: Storage, file: IO[str]) -> int:
 
 
 def _counts(report: backups.BackupReport) -> str:
-    return f"{report.uploads} uploads, {report.runs} runs, {report.comparisons} comparisons"
+    return ", ".join(
+        f"{number} {noun}{'' if number == 1 else 's'}"
+        for number, noun in ((report.uploads, "upload"), (report.runs, "run"), (report.comparisons, "comparison"))
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

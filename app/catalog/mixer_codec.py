@@ -21,6 +21,7 @@ from app.domain.model import (
     Rwkv5,
     Rwkv7,
     SharedAttentionBlock,
+    ShortConvolution,
     StateMixer,
 )
 
@@ -28,7 +29,7 @@ PARALLEL = "attention+mamba2 in parallel"
 SHARED = "shared attention block, then mamba2"
 ENCODER_SELF = "encoder self-attention"
 DECODER_SELF_CROSS = "decoder self+cross attention"
-STATE_NAMES = ("mamba1", "mamba2", "gated_deltanet", "kda", "lightning", "rwkv5", "rwkv7")
+STATE_NAMES = ("mamba1", "mamba2", "gated_deltanet", "kda", "lightning", "rwkv5", "rwkv7", "short_conv")
 
 _MAX_WIDTH = 10_000_000
 _MAX_HEADS = 100_000
@@ -106,6 +107,8 @@ def _read(name: str, d: _Dimensions, model_type: str | None) -> StateMixer:
         return LightningAttention(d.need("heads"), d.need("head_dim") if width is None else width)
     if name == "rwkv5":
         return Rwkv5(d.need("num_heads"), d.need("head_dim"))
+    if name == "short_conv":
+        return ShortConvolution(d.need("width"), d.need("conv_kernel"), bias=d.flag("conv_bias", False))
     return Rwkv7(
         d.need("num_heads"),
         d.need("head_dim"),
@@ -155,6 +158,8 @@ def state_mixer_json(mixer: StateMixer) -> tuple[str, dict[str, Any]]:
         return "lightning", {"heads": mixer.heads, "head_dim": mixer.head_dim}
     if isinstance(mixer, Rwkv5):
         return "rwkv5", {"num_heads": mixer.heads, "head_dim": mixer.head_dim}
+    if isinstance(mixer, ShortConvolution):
+        return "short_conv", {"width": mixer.width, "conv_kernel": mixer.conv, "conv_bias": mixer.bias}
     return "rwkv7", {
         "num_heads": mixer.heads,
         "head_dim": mixer.head_dim,

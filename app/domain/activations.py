@@ -31,6 +31,7 @@ from app.domain.model import (
     Rwkv5,
     Rwkv7,
     RwkvFfn,
+    ShortConvolution,
     mixer_parts,
 )
 from app.domain.units import Bytes
@@ -161,6 +162,9 @@ def _state_width(mixer: object, tp: int) -> float:
         return (4.0 * mixer.key_width + 4.0 * mixer.value_width) / tp
     if isinstance(mixer, KimiDeltaAttention):
         return 9.0 * mixer.width / tp
+    if isinstance(mixer, ShortConvolution):
+        # input and both gates, the convolved input, output
+        return 5.0 * mixer.width / tp
     if isinstance(mixer, (LightningAttention, Rwkv5)):
         return 5.0 * mixer.width / tp
     return 8.0 * mixer.width / tp if isinstance(mixer, Rwkv7) else 0.0

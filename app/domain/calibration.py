@@ -59,10 +59,6 @@ NEUTRAL: Mapping[str, float] = {
     "block": 0.0,
 }
 
-STEP_PARAMETERS: tuple[str, ...] = ("factor", "host", "stage")
-"""`factor` over the sum of a step's kernels, `host` seconds that the host takes to issue what a row stands for, `stage`
-the share of its work that a prompt waits for each further pipeline stage, where its pieces follow each other."""
-
 TILE = 128
 """Rows and columns of the tile that wave quantisation is counted with: the usual one of 16-bit products."""
 
@@ -149,7 +145,11 @@ JUDGED_KERNEL = Fit(
     judged=True,
 )
 JUDGED_STEP = Fit("any step", {"factor": 1.15, "host": 20e-6, "stage": 0.3}, 0, (), 0.6, 2.0, judged=True)
-"""Taken where no class has a measurement: judgement from published spreads."""
+"""Taken where no class has a measurement: judgement from published spreads.
+
+Of a step, `factor` is over the sum of its kernels, `host` the seconds that the host takes to issue what a row stands
+for, `stage` the share of its work that a prompt waits for each further pipeline stage.
+"""
 
 UNCALIBRATED = Calibration({}, {}, "")
 """No measurement at all: every class is judged."""
@@ -387,10 +387,7 @@ def step_seconds(
     features = kernel_features(bound)
     parameters, fits = parameters_of(calibration, features.keys)
     each = kernel_seconds(features, parameters)
-    each = np.maximum(each, bound.op_time)
-    # a worse kernel is slower at its work; what every launch costs is no work. A collective's latency is.
-    fixed = np.where(bound.op_net > 0, 0.0, parameters[PARAMETERS.index("floor")] * features.launches)
-    each = fixed + (each - fixed) * table["effort"]
+    each = np.maximum(each, bound.op_time) * table["effort"]
     if table["hidden"].any():
         each = np.where(bound.op_net > 0, each * (1.0 - table["hidden"]), each)
     seconds = each * table["count"]

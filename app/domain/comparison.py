@@ -46,12 +46,28 @@ DERIVED_UNITS: Mapping[str, str] = {
     "bubble_share": "1",
     "in_flight_micro_batches": "1",
     "parameter_copies": "1",
+    "least_memory_bytes": "B",
+    "largest_batch": "1",
+    "largest_context": "1",
+    "kv_bytes_per_token": "B",
+    "kv_payload_bytes": "B",
+    "kv_paged_bytes": "B",
+    "kv_total_bytes": "B",
+    "kv_allocated_bytes": "B",
+    "kv_per_device_bytes": "B",
+    "kv_read_s": "s",
+    "expert_layers_s": "s",
+    "expert_bound_s": "s",
+    "expert_serial_s": "s",
+    "expert_expected_s": "s",
+    "rank_imbalance": "1",
 }
 """What no file reports, with the unit: the share of its own bound that a run reaches, an estimate's times, and what the
-communication page computes of an overlap, a step's exposed time and a pipeline."""
+pages of memory, cache, experts and communication compute."""
 
-_LOWER = LOWER_IS_BETTER | (DERIVED_UNITS.keys() - {"of_bound"})
-_HIGHER = HIGHER_IS_BETTER | {"of_bound"}
+_HIGHER_DERIVED = frozenset({"of_bound", "largest_batch", "largest_context"})
+_LOWER = LOWER_IS_BETTER | (DERIVED_UNITS.keys() - _HIGHER_DERIVED)
+_HIGHER = HIGHER_IS_BETTER | _HIGHER_DERIVED
 
 _WORDS: Mapping[str, str] = {
     "ttft_s": "TTFT",
@@ -118,6 +134,21 @@ _WORDS: Mapping[str, str] = {
     "bubble_share": "bubble share of the step",
     "in_flight_micro_batches": "micro-batches in flight",
     "parameter_copies": "stages held by a device",
+    "least_memory_bytes": "least memory",
+    "largest_batch": "largest batch",
+    "largest_context": "largest context",
+    "kv_bytes_per_token": "cache of a token",
+    "kv_payload_bytes": "cache payload",
+    "kv_paged_bytes": "cache in pages",
+    "kv_total_bytes": "cache in pages with a shared prefix",
+    "kv_allocated_bytes": "cache reserved in one piece",
+    "kv_per_device_bytes": "cache of a device",
+    "kv_read_s": "cache read a step",
+    "expert_layers_s": "expert layers at their overlap",
+    "expert_bound_s": "bound of the expert layers",
+    "expert_serial_s": "expert layers one stage after another",
+    "expert_expected_s": "expected time of the expert layers",
+    "rank_imbalance": "busiest rank over the mean",
 }
 
 _HEADLINE_ORDER: tuple[str, ...] = (
@@ -146,6 +177,9 @@ _HEADLINE_ORDER: tuple[str, ...] = (
     "overlapped_time_s",
     "exposed_communication_s",
     "pipeline_step_s",
+    "expert_layers_s",
+    "kv_total_bytes",
+    "peak_memory_bytes",
 )
 
 # Phases that a mode of a run speaks of; a mode not listed (or none) may be any.
@@ -159,6 +193,7 @@ _PHASES_OF: Mapping[str, frozenset[str]] = {
     "step": frozenset({"prefill", "decode", "train"}),
     "overlap": frozenset({"overlap"}),
     "pipeline": frozenset({"pipeline"}),
+    "cache": frozenset({"cache"}),
 }
 
 
@@ -181,6 +216,12 @@ FROZEN_FIELDS: tuple[FrozenField, ...] = (
     FrozenField("pass_times", "times of a pass", "BC-05"),
     FrozenField("schedule", "pipeline schedule", None),
     FrozenField("chunks", "chunks of the product", None),
+    FrozenField("lengths", "sequence lengths", None),
+    FrozenField("page_tokens", "tokens a page", None),
+    FrozenField("reserve", "memory in reserve", None),
+    FrozenField("routing", "expert routing", None),
+    FrozenField("dispatch", "dispatch to experts", None),
+    FrozenField("overlap", "overlap of the exchange", None),
     FrozenField("batch", "batch", "BC-05"),
     FrozenField("concurrency", "concurrency", "BC-05"),
     FrozenField("request_rate", "request rate", "BC-05"),

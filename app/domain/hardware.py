@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.domain.errors import MissingFigure
 from app.domain.units import Bytes, BytesPerSecond, FlopPerSecond, PerSecond, Seconds, Watts
 
 DEFAULT_RANKS_PER_NODE = 8
@@ -97,14 +96,6 @@ class HardwareProfile:
     sources: tuple[FigureSource, ...] = ()
     shipped: bool = True
     copied_from: str | None = None
-
-    def peak_flop(self, precision: str) -> FlopPerSecond:
-        """Dense vendor peak of a precision. Raises MissingFigure; another precision's peak is never scaled."""
-        value = self.peak.get(precision)
-        if value is None:
-            known = ", ".join(sorted(self.peak)) or "none"
-            raise MissingFigure(self.name, f"peak {precision} throughput", f"the profile has {known}")
-        return value
 
     @property
     def ranks_per_node(self) -> int:

@@ -12,9 +12,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from app.domain import lint_facts
+from app.domain.kernels import short_name
 from app.domain.lint_subject import Subject
 from app.domain.precision import PRECISIONS
 from app.domain.run import Finding, Metric, Severity
@@ -288,6 +289,57 @@ def _above_peak(s: Subject) -> Said | None:
     return None
 
 
+_ABOVE = 1.1
+"""Clocks may be above those that a peak is stated for; a kernel beyond this is no kernel of the device."""
+
+
+def _impossible_kernels(s: Subject) -> list[tuple[Mapping[str, Any], float, float, str]]:
+    """Kernels above the device: row, its rate, the most there is, and the unit. Bytes count where counters saw them."""
+    if s.hardware is None:
+        return []
+    roof = max(s.hardware.memory_bandwidth or 0.0, s.hardware.achievable_memory_bandwidth or 0.0)
+    found = []
+    for row in s.run.kernels:
+        time, flop, moved = (_positive(row.get(key)) for key in ("time_s", "flop", "hbm_bytes"))
+        told = row.get("precision")
+        names = {PRECISIONS[told].peak} if told in PRECISIONS else set(s.hardware.peak)
+        names |= {"tf32"} if told == "fp32" else set()  # frameworks run fp32 products in tf32
+        most = max((s.hardware.peak.get(name, 0.0) for name in names), default=0.0)
+        if time and flop and most and flop / time > most * _ABOVE:
+            found.append((row, flop / time, most, "FLOP/s"))
+        elif time and moved and roof and row.get("work_from") == "counters" and moved / time > roof * _ABOVE:
+            found.append((row, moved / time, roof, "B/s"))
+    return found
+
+
+def _positive(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else None
+
+
+def _kernels_above_peak(s: Subject) -> Said | None:
+    found = _impossible_kernels(s)
+    if not found or s.hardware is None:
+        return None
+    row, rate, most, unit = max(found, key=lambda item: item[1] / item[2])
+    name = short_name(str(row.get("name") or "a kernel"))
+    many = f" ({len(found)} kernels are above it)" if len(found) > 1 else ""
+    reason = (
+        "another device ran"
+        if row.get("work_from") == "counters"
+        else "another device ran, or the shapes are of more work than this kernel does"
+    )
+    return (
+        f"{name} reaches {rate / 1e12:,.4g} T{unit}, but {s.hardware.name} does at most {most / 1e12:,.4g}{many}. "
+        f"Likely reasons: {reason}, or its time is wrong.",
+        ("kernels", "hardware"),
+    )
+
+
+def _by_counters(s: Subject) -> Severity:
+    """Counters that exceed the device contradict it; work that shapes imply may belong to several kernels."""
+    return "error" if any(row.get("work_from") == "counters" for row, *_ in _impossible_kernels(s)) else "warning"
+
+
 def _sparse_peak(s: Subject) -> Said | None:
     rate, mfu = s.metric("model_flop_per_s_per_device"), s.metric("mfu")
     used = s.number("peak_flop_per_s", "peak_flop_per_s_used")
@@ -544,6 +596,8 @@ CHECKS: tuple[Check, ...] = (
           ("mfu", "hfu", "mbu"), _use_of_the_device),
     Check("above-peak", "BL-20", "error", "No rate is above what the device can do",
           ("model_flop_per_s_per_device", "hbm_bytes_per_s", "hardware"), _above_peak),
+    Check("kernel-above-peak", "BL-20", "error", "No kernel is above what the device can do", ("kernels", "hardware"),
+          _kernels_above_peak, weigh=_by_counters),
     Check("sparse-peak", "BL-22", "error", "MFU is held against the dense peak",
           ("mfu", "model_flop_per_s_per_device", "hardware"), _sparse_peak),
     Check("memory-impossible", "BL-23", "error", "Memory in use is no more than there is",

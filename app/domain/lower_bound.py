@@ -56,9 +56,9 @@ class Ceilings:
         key = PRECISIONS[dtype].peak
         rate = self.flop.get(key)
         if rate is None:
-            raise MissingFigure(
-                self.profile, f"peak {key} throughput", f"it has {', '.join(sorted(self.flop)) or 'none'}"
-            )
+            stated = ", ".join(sorted(self.flop))
+            hint = f"choose a precision that it has ({stated})" if stated else "it states no dense peak"
+            raise MissingFigure(self.profile, f"peak {key} throughput", f"{hint}, or another device")
         return rate
 
     def notes_for(self, workload: Workload) -> list[str]:

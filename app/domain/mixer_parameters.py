@@ -27,6 +27,7 @@ from app.domain.model import (
     SelfAndCrossAttention,
     SharedAttentionBlock,
     SharedBlockThenMixer,
+    ShortConvolution,
     SparseIndexer,
     StateMixer,
 )
@@ -154,6 +155,8 @@ def state_mixer_parameters(mixer: StateMixer, hidden: int, tp: Grid = 1) -> Grid
         w = mixer.width / tp
         return 3 * h * w + h * w + w + w * h
     w = mixer.width / tp
+    if isinstance(mixer, ShortConvolution):
+        return 3 * h * w + w * mixer.conv + w * h + (4 * w + h if mixer.bias else 0)
     if isinstance(mixer, Rwkv5):
         # mixes of the last token for four inputs; decay and bonus a channel; the head norm's gain and bias
         return 4 * h * w + w * h + 4 * h + 2 * w + 2 * w

@@ -282,7 +282,26 @@ class Rwkv7:
         return self.width
 
 
-StateMixer: TypeAlias = Mamba1 | Mamba2 | GatedDeltaNet | KimiDeltaAttention | LightningAttention | Rwkv5 | Rwkv7
+@dataclass(frozen=True, slots=True)
+class ShortConvolution:
+    """A causal convolution of few taps between two gates, all three of one projection (LFM2). Its last inputs stay."""
+
+    width: int
+    conv: int
+    bias: bool = False
+
+    @property
+    def state_elements(self) -> int:
+        return 0
+
+    @property
+    def conv_elements(self) -> int:
+        return self.width * (self.conv - 1)
+
+
+StateMixer: TypeAlias = (
+    Mamba1 | Mamba2 | GatedDeltaNet | KimiDeltaAttention | LightningAttention | Rwkv5 | Rwkv7 | ShortConvolution
+)
 """Mixers that keep a state of constant size instead of a cache that grows with the context."""
 
 
@@ -357,7 +376,9 @@ def mixer_parts(mixer: Mixer | None) -> tuple[Attention | LatentAttention | Comp
     return () if mixer is None or isinstance(mixer, OtherMixer) else (mixer,)
 
 
-STATE_MIXERS = (Mamba1, Mamba2, GatedDeltaNet, KimiDeltaAttention, LightningAttention, Rwkv5, Rwkv7)
+STATE_MIXERS = (
+    Mamba1, Mamba2, GatedDeltaNet, KimiDeltaAttention, LightningAttention, Rwkv5, Rwkv7, ShortConvolution,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,6 @@ def split_rows(rows: int, chunks: int) -> tuple[int, ...]:
 
 # ---- pipeline schedules ---------------------------------------------------------------------------------------------
 
-PipelineSchedule: TypeAlias = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe"]
 SCHEDULES: tuple[str, ...] = ("gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe")
 MAX_PIPELINE_TASKS = 40_000
 """Forward and backward passes of one simulation; beyond it nobody reads the drawing."""

@@ -20,7 +20,12 @@ from app.importers.precision import dtypes_of
 from app.importers.reading import Content, clean, pointer
 from app.importers.vllm_bench_serve import local_time
 
-_STATISTIC = re.compile(r"(mean|median|std|min|max|p(\d{1,2}(?:\.\d{1,4})?|100))_(ttft|tpot|itl|e2el|intvty)")
+_WORD = r"mean|median|std|min|max|p(?:\d{1,2}(?:\.\d{1,4})?|100)"
+_STATISTIC = re.compile(
+    rf"(?P<word>{_WORD})_(?P<what>ttft|tpot|itl|e2el|intvty)"
+    rf"|(?P<newer>ttft|tpot|itl|e2el|e2e_latency|intvty)_(?P<stat>{_WORD})"
+)
+"""Until 2026 the statistic stands before the metric, since then behind it."""
 _MODEL_RATES = (
     ("tput_per_gpu", "tokens_per_s_per_device"),
     ("output_tput_per_gpu", "output_tokens_per_s_per_device"),
@@ -30,7 +35,7 @@ _LAYOUT = (("tp", "tp"), ("pp", "pp"), ("ep", "ep"))
 
 
 def _has_seconds(fields: Mapping[str, Any]) -> bool:
-    return "median_ttft" in fields or "mean_ttft" in fields
+    return any(key in fields for key in ("median_ttft", "mean_ttft", "ttft_p50", "ttft_mean"))
 
 
 def looks_like_aggregate(fields: Mapping[str, Any]) -> bool:
@@ -82,19 +87,20 @@ def _statistics(record: Fields, counts: Mapping[str, float | None]) -> dict[str,
         match = _STATISTIC.fullmatch(key)
         if match is None:
             continue
-        stat = serving.statistic_name(match[1])
-        if match[3] == "intvty":
+        word, what = (match["word"], match["what"]) if match["word"] else (match["stat"], match["newer"])
+        stat = serving.statistic_name(word)
+        if what == "intvty":
             # 1 / TPOT of the same statistic: for the mean and the median that is a rate of a user, a p99 would be the
             # slow tail under the name of the fast one, and the inverse of a deviation means nothing.
             if stat in ("mean", "p50") and record.number(key):
                 record.metric("output_tokens_per_s_per_user", key, raw_unit="tok/s/user", stat=stat)
             record.ignore(key)
             continue
-        name = serving.LATENCY_METRICS[match[3]]
+        name = serving.LATENCY_METRICS[what]
         if stat is not None:
             record.metric(name, key, raw_unit="s", stat=stat, count=counts.get(name))
         elif len(others) < serving.MOST_OTHER_PERCENTILES and (value := record.number(key)) is not None:
-            others[f"{name}.p{match[2]}"] = value
+            others[f"{name}.{word}"] = value
     return others
 
 

@@ -133,11 +133,6 @@ def number_in(text: str, mark: str = ".") -> float | None:
     return value if math.isfinite(value) else None
 
 
-def is_absent(text: str) -> bool:
-    """Whether a cell says that there is no value."""
-    return text.strip().lower() in _ABSENT
-
-
 # --- observations --------------------------------------------------------------------------------------------------
 
 MAX_SAMPLES = 5000

@@ -563,9 +563,12 @@ def _infer(block: _Block, file_name: str | None, findings: list[Finding]) -> Non
     elif n is not None and n > 1 and abs(ratio - (n - 1) / n) <= slack:
         possible = ["reduce_scatter"] if reduces else ["all_gather", "all_to_all"]
     elif abs(ratio - 1) <= slack:
-        possible = ["reduce"] if reduces and "root" in best.x else ["send_recv"]
-        if "root" in best.x and not reduces:
-            possible = ["broadcast"]
+        if "root" in best.x:
+            possible = ["reduce"] if reduces else ["broadcast"]
+        elif not reduces:
+            possible = ["send_recv"]
+        elif n in (None, 2):  # without a root and with an operation: 2(n-1)/n is 1 for two ranks
+            possible, n = ["all_reduce"], 2
     named = _KIND_IN_TEXT.search(file_name or "")
     by_name = _kind(named[1]) if named else None
     if len(possible) == 1:

@@ -1,8 +1,9 @@
 """Hugging Face optimum-benchmark: reports as JSON, and the CSV reports of 2023.
 
-Field meanings are those of huggingface/optimum-benchmark (benchmark/report.py, trackers); CSV files of 2023 were seen,
-JSON was not. Latencies are seconds, memory is in MB of 1e6 bytes summed over the devices, energy in kWh. A report holds
-targets (prefill, decode, per_token, forward, train and others); generation of one batch is timed phase by phase.
+Field meanings are those of huggingface/optimum-benchmark (benchmark/report.py, trackers); CSV files of 2023 and a JSON
+report of 0.6 were seen. Latencies are seconds, memory is in MB of 1e6 bytes summed over the devices, energy in kWh. A
+report holds targets (prefill, decode, per_token, forward, train and others); generation of one batch is timed phase by
+phase.
 """
 
 from __future__ import annotations
@@ -82,11 +83,7 @@ class OptimumBenchmark:
 
     def parse(self, content: Content) -> ParsedUpload:
         if any(looks_like(fields) for fields in content.first_records):
-            runs, notes = serving.read_runs(content, looks_like, _json_run)
-            untried = Finding(
-                "form-not-tried", "info", "The JSON form has not been tried on a real file yet; the CSV of 2023 has."
-            )
-            return ParsedUpload(self.id, serving.with_series(runs), (*notes, untried))
+            return serving.read_results(self.id, content, looks_like, _json_run)
         return _csv_upload(content, self.id)
 
 
@@ -225,6 +222,16 @@ def _memory(record: Fields, report: Mapping[str, Any], at: str, also: dict[str, 
 # --- what was run --------------------------------------------------------------------------------------------------
 
 
+_IN_SCHEME: tuple[tuple[str, str], ...] = (
+    (r"fp8|float8|qfloat8", "fp8"),
+    (r"nvfp4", "nvfp4"),
+    (r"mxfp4", "mxfp4"),
+    (r"int4|nf4|awq|4bit", "int4"),
+    (r"int8|8bit", "int8"),
+)
+"""How the weights are stored, by a word in the name of a quantisation scheme."""
+
+
 class _Setting:
     """Model, device, precision and work of one experiment, from a configuration in JSON or from columns."""
 
@@ -254,10 +261,23 @@ class _Setting:
         gpus, cpu = within(environment, "gpu"), word(within(environment, "cpu"))
         device = word(within(backend, "device"), 40)
         new._device(gpus if isinstance(gpus, list) else [gpus], device, cpu)
+        quantization = within(backend, "quantization_config")
         new._precision(
             word(within(backend, "torch_dtype"), 40) or word(within(backend, "dtype"), 40),
-            word(within(backend, "quantization_scheme"), 40),
-            as_float(within(backend, "quantization_config", "bits")),
+            " ".join(
+                told
+                for told in (
+                    word(within(backend, "quantization_scheme"), 40),
+                    word(within(quantization, "quant_type"), 60),
+                    word(within(quantization, "weights"), 20),
+                )
+                if told
+            ),
+            4.0
+            if within(quantization, "load_in_4bit") is True
+            else 8.0
+            if within(quantization, "load_in_8bit") is True
+            else as_float(within(quantization, "bits")),
         )
         shapes = within(scenario, "input_shapes")
         new.batch = _above_zero(within(shapes, "batch_size"))
@@ -320,11 +340,14 @@ class _Setting:
         self.dtypes = dtypes_of(dtype)
         if scheme:
             self.quantization = clean(scheme, 40) + (f", {bits:g} bits" if bits and bits < 100 else "")
-            weights = {4.0: "int4", 8.0: "int8"}.get(bits or 0.0)
+            told = [name for pattern, name in _IN_SCHEME if re.search(pattern, scheme, re.IGNORECASE)]
+            weights = {4.0: "int4", 8.0: "int8"}.get(bits or 0.0) or (told[0] if told else None)
             if weights:
                 self.dtypes["weights"] = weights
             else:
                 self.dtypes.pop("weights", None)
+            if weights == "fp8" and re.search("fbgemm|dynamic", scheme, re.IGNORECASE):
+                self.dtypes["activations"] = "fp8"
 
     def _software(self, backend: str | None, version: str | None, others: Mapping[str, Any]) -> None:
         self.software = {"client": "optimum-benchmark"}

@@ -9,6 +9,7 @@ from pathlib import Path
 from app.importers.aiperf import Aiperf
 from app.importers.aiperf_records import AiperfRecords
 from app.importers.base import Importer, ParsedUpload, Sniff, UnreadableUpload, streams
+from app.importers.credentials import without_credentials
 from app.importers.deepep_test import DeepepTest
 from app.importers.flash_attention_bench import FlashAttentionBench
 from app.importers.genai_perf import GenaiPerf, GenaiPerfTable
@@ -212,6 +213,10 @@ def parse_upload(
 
 def parse_content(content: Content, tables: Tables = NO_TABLES) -> ParsedUpload:
     """See `parse_upload`."""
+    return without_credentials(_parsed(content, tables))
+
+
+def _parsed(content: Content, tables: Tables) -> ParsedUpload:
     if tables.chosen is not None:
         return _as_table(content, tables)
     try:

@@ -176,6 +176,11 @@ def most_runs(count: int, limit: int) -> None:
         )
 
 
+def size_words(size: float) -> str:
+    """A size as it is in the file, all its digits: 134217728, not 1.34218e+08."""
+    return f"{size:.0f}" if size == round(size) and abs(size) < 1e15 else f"{size:g}"
+
+
 def bytes_word(size: float) -> str:
     """A message size as people say it: 8 MiB."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from app.domain.precision import PRECISIONS
 from app.domain.run import METRIC_UNITS, STATS, Finding, ParsedRun, RunWorkload
@@ -41,9 +41,6 @@ Use = Literal[
     "output_len",
     "context_len",
 ]
-USES: tuple[Use, ...] = get_args(Use)
-MODES: tuple[str, ...] = ("serve", "prefill", "decode", "train", "latency", "kernel")
-
 MAX_COLUMNS = 200
 _SAMPLES = 5
 _GUESS_ROWS = 200
@@ -487,7 +484,7 @@ _USE_WORDS: tuple[tuple[str, Use], ...] = (
     (r"(?:input|prompt|isl)(?: len(?:gth)?| tokens)?|seq(?:uence)? ?len(?:gth)?", "input_len"),
     (r"(?:output|generation|gen|osl)(?: len(?:gth)?| tokens)?|max (?:new )?tokens", "output_len"),
     (r"context(?: len(?:gth)?)?|ctx|kv len", "context_len"),
-    (r"model|model (?:name|id)|checkpoint|network", "model"),
+    (r"model|modell|model (?:name|id)|checkpoint|network", "model"),
     (r"hardware|gpu|device|gpu (?:name|type|model)|accelerator|machine type", "hardware"),
     (r"dtype|data type|precision|quant(?:ization)?", "precision"),
     (r"name|test|case|benchmark|run|experiment|label|id|kernel|config|variant|provider", "name"),

@@ -109,6 +109,8 @@ def whole_lines(content: Content, separator: str) -> list[str]:
     if len(cells) < 2 or not _NUMBER.fullmatch(cells[-1]):
         return lines
     earlier = [cells_of(line, separator) for line in lines[-_COMPARED - 1 : -1]]
+    if last.rstrip().endswith('"') and not open_quote:
+        return lines
     if open_quote or _is_cut(cells, earlier, separator):
         content.cut_cell = len(lines)
         begin = last.rfind('"') if open_quote else last.rfind(separator) + 1

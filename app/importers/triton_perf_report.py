@@ -18,7 +18,7 @@ from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
 from app.importers.fields import as_float
 from app.importers.logs import log_number, text_findings
 from app.importers.reading import Content, clean
-from app.importers.sweep import Axis, Point, Reading, most_runs, sweep_run
+from app.importers.sweep import Axis, Point, Reading, most_runs, size_words, sweep_run
 from app.importers.tables import csv_rows, header_of
 
 _UNIT = re.compile(
@@ -111,7 +111,7 @@ class TritonPerfReport:
             )
             runs.append(
                 sweep_run(
-                    f"{provider}, {', '.join(f'{names[p]} {head.x[names[p]]:g}' for p in xs)}",
+                    f"{provider}, {', '.join(f'{names[p]} {size_words(float(head.x[names[p]]))}' for p in xs)}",
                     points,
                     family="kernel",
                     x=Axis(names[x], names[x]),
@@ -231,12 +231,12 @@ def _points(
         if value is None or value <= 0:  # a provider that did not run is nan or 0
             continue
         x: dict[str, float | str] = {names[p]: float(row[p] or 0.0) for p in xs}
-        readings = {metric: Reading(value * scale, f"{value:g}", unit)}
+        readings = {metric: Reading(value * scale, f"{value!r}", unit)}
         for word, where in spread.items():
             extreme = row[where]
             if extreme is not None and extreme > 0:
-                readings[f"{metric}.{word}"] = Reading(extreme * scale, f"{extreme:g}", unit)
-        name = ", ".join(f"{key} {told_x:g}" for key, told_x in x.items() if isinstance(told_x, float))
+                readings[f"{metric}.{word}"] = Reading(extreme * scale, f"{extreme!r}", unit)
+        name = ", ".join(f"{key} {size_words(told_x)}" for key, told_x in x.items() if isinstance(told_x, float))
         points.append(Point(f"line {number}", x, readings, {"work": work[index]}, name))
     return points, findings
 

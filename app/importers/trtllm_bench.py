@@ -103,6 +103,9 @@ def _run(record: Fields) -> ParsedRun:
                 raw=accepted,
                 raw_unit="tokens/step",
             )
+        energy = _block(record, "energy")
+        energy.metric("energy_j", "total_energy_j", raw_unit="J")
+        energy.metric("power_w", "average_gpu_power", raw_unit="W", stat="mean")
         findings += serving.not_observed(record)
     inputs, outputs = (asked.count(key) or None for key in ("avg_input_length", "avg_output_length"))
     # infinity means "as fast as possible": a load, not a value that is missing

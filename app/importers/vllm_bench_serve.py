@@ -16,6 +16,8 @@ from app.domain.run import ParsedRun, RunWorkload
 from app.importers import serving
 from app.importers.base import ParsedUpload, Sniff
 from app.importers.fields import HARDWARE_TAGS, Fields, as_float, is_number, model_name
+from app.importers.measures import word
+from app.importers.precision import dtypes_of
 from app.importers.reading import Content, clean
 from app.importers.request_lengths import RequestLengths, request_lengths
 
@@ -128,6 +130,7 @@ def read(record: Fields) -> ParsedRun:
     extra: dict[str, Any] = {"num_prompts": asked, "burstiness": burstiness, "percentiles": others}
     left_out = [*record.left_out(_NOT_KEPT), *serving.error_texts(record)]
     tags = record.unknown()
+    dtypes = dtypes_of(*(word(tags.get(key)) for key in ("dtype", "quantization", "kv_cache_dtype")))
     extra |= {"tags": tags}
     extra = {key: value for key, value in extra.items() if value not in (None, {})}
 
@@ -147,7 +150,7 @@ def read(record: Fields) -> ParsedRun:
         unknown = {"parallel": "parallel layout"} | unknown
     if "version" in software or "vllm_version" in software or "engine_version" in software:
         unknown.pop("version")
-    if "dtype" in tags or "quantization" in tags:
+    if "weights" in dtypes or "quantization" in tags:
         unknown.pop("dtypes")
     if not nothing_done:
         findings += serving.missing_facts(record.metrics, unknown)
@@ -161,6 +164,7 @@ def read(record: Fields) -> ParsedRun:
             request_rate=rate,
             input_len=serving.mean_length(inputs, completed),
             output_len=serving.mean_length(outputs, completed),
+            dtypes=dtypes,
             extra=extra,
         ),
         model_hint=shown_model,

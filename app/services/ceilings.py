@@ -16,7 +16,8 @@ from app.domain.hardware import FigureSource, HardwareProfile
 from app.domain.run import ParsedRun
 from app.services.catalogue import HardwareEntry, copy_hardware, get_hardware, save_hardware
 from app.services.context import Context
-from app.services.runs import RunPatch, get_view, update_run
+from app.services.run_changes import RunPatch, update_run
+from app.services.runs import get_view
 
 _RATES: Final = {
     "achievable.memory_bandwidth_bytes_per_s": ("Memory bandwidth", "B/s"),

@@ -14,9 +14,10 @@ from app.domain.errors import InvalidInput
 from app.domain.run import HIGHER_IS_BETTER, LOWER_IS_BETTER, METRIC_UNITS, STATS, Finding
 from app.services.context import Context
 from app.services.contracts import Contract
-from app.services.history import in_order
+from app.services.history import fill_series, in_order
 from app.services.noise import CONFIDENCE, LOCATION_STATS, noise_of
-from app.services.runs import finding_json, get_view, series_of_run
+from app.services.run_json import finding_json
+from app.services.runs import get_view, series_of_run
 from app.storage import runs
 from app.storage.records import StoredRun
 
@@ -87,6 +88,7 @@ def _baseline(ctx: Context, run: StoredRun, request: CheckRequest) -> _Baseline:
     if wanted != SERIES:
         with ctx.storage.read() as session:
             return _Baseline("run", (runs.get_run(session=session, run_id=wanted),))
+    fill_series(ctx)
     key = series_of_run(ctx, run).key
     with ctx.storage.read() as session:
         found = in_order([r for r in runs.runs_of_series(session=session, key=key) if r.id != run.id])

@@ -26,6 +26,7 @@ from app.domain.lint_subject import Subject
 from app.domain.model import ModelSpec
 from app.domain.run import Finding
 from app.domain.workload import Workload
+from app.importers.credentials import REMOVED, without_secrets
 from app.importers.reading import clean
 from app.services.compare_communication import (
     CommunicationItem,
@@ -35,10 +36,12 @@ from app.services.compare_communication import (
     FrozenPipeline,
     answer_of,
 )
+from app.services.compare_pages import FrozenKv, FrozenMemory, FrozenMoe, FrozenPage, PageItem, page_answer
 from app.services.context import Context
 from app.services.contracts import BoundRequest, CollectiveBody, Contract, OpRequest
 from app.services.estimate import BoundEstimate, OpEstimate, bound_json, estimate_bound, estimate_op, op_json
-from app.services.runs import RunView, get_view, run_json
+from app.services.run_json import run_json
+from app.services.runs import RunView, get_view
 from app.storage import comparisons, runs
 from app.storage import hardware as stored_hardware
 from app.storage import models as stored_models
@@ -87,19 +90,22 @@ def _estimate_kind(value: Any) -> str:
 
 
 class EstimateItem(Contract):
-    """An estimate of any of five kinds: a step, one operation, or what `/comm` answers of overlap, exposed time and
-    pipelines."""
+    """An estimate of any of eight kinds: a step, one operation, what `/comm` answers of overlap, exposed time and
+    pipelines, or what `/memory`, `/kv` and `/moe` answer."""
 
     estimate: Annotated[
         Annotated[FrozenEstimate, Tag("bound item")]
         | Annotated[FrozenOp, Tag("op item")]
         | Annotated[FrozenOverlap, Tag("overlap item")]
         | Annotated[FrozenExposed, Tag("exposed item")]
-        | Annotated[FrozenPipeline, Tag("pipeline item")],
+        | Annotated[FrozenPipeline, Tag("pipeline item")]
+        | Annotated[FrozenMemory, Tag("memory item")]
+        | Annotated[FrozenKv, Tag("kv item")]
+        | Annotated[FrozenMoe, Tag("moe item")],
         Discriminator(
             _estimate_kind,
             custom_error_type="estimate_kind",
-            custom_error_message="must have a `kind` that is bound, op, overlap, exposed or pipeline",
+            custom_error_message="must have a `kind` that is bound, op, overlap, exposed, pipeline, memory, kv or moe",
         ),
     ]
     label: Label | None = None
@@ -227,7 +233,7 @@ class _Gathered:
     request: BoundRequest | None = None
     op: OpEstimate | None = None
     op_request: OpRequest | None = None
-    communication: CommunicationItem | None = None
+    communication: CommunicationItem | PageItem | None = None
 
 
 def freeze(ctx: Context, items: Sequence[RunItem | EstimateItem], baseline: int) -> dict[str, Any]:
@@ -262,9 +268,12 @@ def _gather(ctx: Context, item: RunItem | EstimateItem, number: int) -> _Gathere
         asked = item.estimate.request
         op = _at(("items", number, "estimate", "request"), lambda: estimate_op(ctx, asked))
         return _Gathered(label or op_label(op, asked), item.book_as, op=op, op_request=asked)
-    if isinstance(item.estimate, FrozenCommunication):
+    if isinstance(item.estimate, FrozenCommunication | FrozenPage):
         of = item.estimate
-        found = _at(("items", number, "estimate", "request"), lambda: answer_of(ctx, of))
+        found: CommunicationItem | PageItem = _at(
+            ("items", number, "estimate", "request"),
+            lambda: answer_of(ctx, of) if isinstance(of, FrozenCommunication) else page_answer(ctx, of),
+        )
         told = None if found.run is None else get_view(ctx, found.run)
         return _Gathered(label or found.label[:MAX_LABEL], item.book_as, run=told, communication=found)
     request = item.estimate.request
@@ -348,7 +357,11 @@ def _side(one: _Gathered, label: str, reported: set[str]) -> Item:
     if one.communication is not None:
         # the run that told the times also says what ran
         stated = {} if one.run is None else run_frozen(one.run)
+        if isinstance(one.communication, PageItem) and one.communication.step is not None:
+            stated |= _estimate_frozen(*one.communication.step)
         stated |= one.communication.frozen
+        if "layout" in stated:
+            stated["parallel"] = layout_text(stated.pop("layout"))
         return Item(label, "estimate", one.communication.values, stated, one.book_as)
     if one.run is not None:
         return Item(
@@ -465,7 +478,7 @@ def run_frozen(view: RunView) -> dict[str, Any]:
         found["parallel"] = layout_text(layout)
         found["nodes"] = layout.get("nodes")
         found["devices"] = main.devices if main is not None else _devices(layout)
-    software = dict(parsed.software)
+    software = {key: value for key, value in without_secrets(parsed.software).items() if value != REMOVED}
     engine = next((software[key] for key in ("engine", "backend", "framework") if key in software), None)
     apart = ("launch_mode", "client", "endpoint_type", "endpoint")
     versions = [f"{key} {value}" for key, value in sorted(software.items()) if value != engine and key not in apart]
@@ -553,7 +566,7 @@ def _item_json(ctx: Context, one: _Gathered, side: Item, number: int) -> dict[st
     model: ModelSpec | None
     if one.communication is not None:
         found = one.communication
-        hardware, model = found.hardware, None
+        hardware, model = found.hardware, found.model if isinstance(found, PageItem) else None
         item["estimate"] = {"kind": found.kind, "request": _plain(found.request), "answer": _plain(found.answer)}
     elif one.run is not None:
         item["run"] = frozen_run(run_json(one.run))
@@ -588,27 +601,6 @@ def _model_json(ctx: Context, model: ModelSpec) -> dict[str, Any]:
         own = None if model.id in ctx.catalog.models else stored_models.find(session=session, entry_id=model.id)
     revision = None if own is None else own.revision
     return {"id": model.id, "name": model.name, "revision": revision, "architecture": model_to_json(model)}
-
-
-_SECRET = re.compile(
-    r"(?:^|[_\-.])(?:api[_-]?key|secret|secrets|password|passwd|pwd|authorization|bearer|credentials?|private[_-]?key"
-    r"|(?:hf|auth|access|session|refresh|api|id|bearer)[_-]?token)(?:$|[_\-.])",
-    re.IGNORECASE,
-)
-_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
-REMOVED = "[removed]"
-
-
-def without_secrets(value: Any) -> Any:
-    """The value without what a shared page must not show: text under keys that name a secret, logins in addresses."""
-    if isinstance(value, Mapping):
-        return {
-            key: REMOVED if isinstance(item, str) and item and _SECRET.search(str(key)) else without_secrets(item)
-            for key, item in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [without_secrets(item) for item in value]
-    return _LOGIN.sub("", value) if isinstance(value, str) else value
 
 
 def frozen_run(shown: Mapping[str, Any]) -> dict[str, Any]:

@@ -413,6 +413,9 @@ def ledger_json(row: LedgerRow) -> dict[str, Any]:
         notes.append(f"It changes the devices from {before['devices']:,} to {after['devices']:,}.")
     if before["tokens"] != after["tokens"]:
         notes.append(f"It changes the tokens of a step from {before['tokens']:,.6g} to {after['tokens']:,.6g}.")
+    used, uses = (f"{totals['memory_bytes'] / 2**30:,.2f}" for totals in (before, after))
+    if row.lever.memory_lever is not None and after["memory_bytes"] > before["memory_bytes"] and uses != used:
+        notes.append(f"It raises the memory of a device here, from {used} to {uses} GiB.")
     return {
         "lever": row.lever.id,
         "title": row.lever.title,

@@ -212,7 +212,8 @@ def _problem(error: urllib.error.HTTPError) -> str:
         body = json.loads(error.read())
         detail = str(body.get("detail") or body.get("title") or error.reason)
         for item in body.get("errors", [])[:3]:
-            detail += f" {'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
+            told = f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
+            detail += "" if told in detail else f" {told}"
     except (ValueError, AttributeError, KeyError, TypeError):
         detail = str(error.reason)
     return f"the server answers {error.code}: {detail}"

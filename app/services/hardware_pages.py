@@ -208,11 +208,6 @@ class Figure:
     decimal: bool = False
     note: str = ""
 
-    @property
-    def weakness(self) -> str:
-        """`secondary` or `recalled` where nothing better is cited, else empty."""
-        return self.sources[0].read if self.sources and self.sources[0].read in WEAK else ""
-
 
 @dataclass(frozen=True, slots=True)
 class PrecisionFigures:

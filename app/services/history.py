@@ -12,6 +12,7 @@ import numpy as np
 
 from app.domain.comparison import metric_direction, metric_label, metric_unit, split_key
 from app.domain.errors import InvalidInput
+from app.services import run_json
 from app.services import runs as run_service
 from app.services.context import Context
 from app.services.noise import METHOD, ChangePoint, change_points
@@ -205,8 +206,8 @@ class Place:
 
 def place_of(ctx: Context, run: RunSummary) -> Place | None:
     """The place of a run in its series; None where it is alone in it."""
+    fill_series(ctx)
     if run.series_key is None:
-        fill_series(ctx)
         with ctx.storage.read() as session:
             run = runs.get_summary(session=session, run_id=run.id)
         if run.series_key is None:
@@ -280,7 +281,7 @@ def series_item_json(item: SeriesItem) -> dict[str, Any]:
         "key": item.key,
         "label": item.label,
         "runs": item.runs,
-        "newest": run_service.summary_json(item.newest),
+        "newest": run_json.summary_json(item.newest),
         "hardware": item.newest.hardware_id,
         "model": item.newest.model_id,
     }

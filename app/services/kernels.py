@@ -68,18 +68,9 @@ class KernelRow:
         return _rate(self.hbm_bytes, self.time_s)
 
     @property
-    def l2_bytes_per_s(self) -> float | None:
-        return _rate(self.l2_bytes, self.time_s)
-
-    @property
     def intensity(self) -> float | None:
         """FLOP per byte of device memory."""
         return _rate(self.flop, self.hbm_bytes)
-
-    @property
-    def l2_intensity(self) -> float | None:
-        """FLOP per byte between the cores and L2."""
-        return _rate(self.flop, self.l2_bytes)
 
 
 def _rate(amount: float | None, over: float | None) -> float | None:

@@ -81,12 +81,6 @@ class KvEstimate:
         return float(kv_bytes_per_token(self.shape.model, self.shape.kv))
 
     @property
-    def kept_per_token(self) -> float:
-        """Bytes that the payload takes for each token there is: less than above where windows have let go of some."""
-        tokens = self.lengths.tokens
-        return float(self.whole.payload) / tokens if tokens else 0.0
-
-    @property
     def copies(self) -> float:
         """How often the tensor-parallel group keeps a byte of this batch, on average: some layers have fewer copies."""
         whole = float(self.whole.payload)

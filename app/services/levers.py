@@ -16,17 +16,6 @@ from app.services.estimate import generation_code
 _FAMILY = {lever.id: family for family, levers in FAMILIES.items() for lever in levers}
 
 
-def applicable(
-    model: ModelSpec,
-    workload: Workload,
-    hardware: HardwareProfile | None = None,
-    chosen: Sequence[LeverRequest] = (),
-) -> list[dict[str, Any]]:
-    """Every lever in the order of the registry, with the reason why it cannot be added behind `chosen`, or None."""
-    found = refusals(model, workload, hardware, chosen)
-    return [{**lever_json(lever), "reason": reason} for lever, reason in found]
-
-
 def refusals(
     model: ModelSpec,
     workload: Workload,

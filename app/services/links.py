@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from app.catalog.names import normal
+from app.catalog.names import AmbiguousName, UnknownName, normal
 from app.importers.reading import clean
 from app.services.context import Context
 from app.services.references import own_hardware, own_model
@@ -64,10 +64,8 @@ def _basis(
     parameters: float | None,
     known: RememberedLink | None,
 ) -> LinkBasis:
-    word = "device" if kind == "hardware" else "model"
     if linked is None:
-        text = f"The file says {_quoted(hint)}, which names nothing here." if hint else f"The file names no {word}."
-        return LinkBasis("none", text, known)
+        return LinkBasis("none", _not_linked(ctx, kind, hint), known)
     if is_guess and hint:
         guess = ctx.catalog.guess_hardware(hint) if kind == "hardware" else ctx.catalog.guess_model(hint, parameters)
         why = guess.why if guess is not None and guess.id == linked else f"the file says {_quoted(hint)}"
@@ -75,6 +73,21 @@ def _basis(
     if known is not None and known.target_id == linked:
         return LinkBasis("remembered", f"Remembered: files that say {_quoted(hint)} are linked to this.", known)
     return LinkBasis("stated", f"Chosen by hand; the file says {_quoted(hint)}." if hint else "Chosen by hand.", known)
+
+
+def _not_linked(ctx: Context, kind: Kind, hint: str | None) -> str:
+    """Why a run is linked to nothing: the file says nothing, nothing known, or a name that several things go by."""
+    if not hint:
+        return f"The file names no {'device' if kind == 'hardware' else 'model'}."
+    try:
+        resolve = ctx.catalog.resolve_hardware if kind == "hardware" else ctx.catalog.resolve_model
+        return f"The file says {_quoted(hint)}: {resolve(hint).name}."
+    except AmbiguousName as error:
+        entries = ctx.catalog.hardware if kind == "hardware" else ctx.catalog.models
+        names = [entries[id_].name for id_ in error.candidates if id_ in entries]
+        return f"The file says {_quoted(hint)}, which may be {', '.join(names[:-1])} or {names[-1]}: choose one."
+    except UnknownName:
+        return f"The file says {_quoted(hint)}, which names nothing here."
 
 
 def remembered_for(ctx: Context, kind: Kind, hint: str) -> RememberedLink | None:

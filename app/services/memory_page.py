@@ -62,7 +62,7 @@ class MemoryState:
 
 @dataclass(frozen=True, slots=True)
 class MemoryAnswer:
-    """The estimate with its sentences; `request` asks the API the same, `bound_request` is what comparisons freeze."""
+    """The estimate with its sentences; `request` asks the API the same, `bound_request` for the step's time."""
 
     state: MemoryState
     estimate: MemoryEstimate
@@ -71,6 +71,11 @@ class MemoryAnswer:
     request: Mapping[str, Any]
     bound_request: Mapping[str, Any]
     inputs: tuple[str, ...]
+
+    @property
+    def frozen(self) -> Mapping[str, Any]:
+        """What the page adds to a comparison: the question without the search for what would fit."""
+        return {name: value for name, value in self.request.items() if name != "make_it_fit"}
 
 
 def answer(ctx: Context, state: MemoryState) -> MemoryAnswer:

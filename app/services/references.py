@@ -49,12 +49,15 @@ def resolve_model(ctx: Context, reference: str | Mapping[str, Any]) -> tuple[Mod
 
 
 def parse_model(data: Mapping[str, Any], loc: tuple[str, ...] = ()) -> ParsedModel:
-    """A model from its object: our own shape, or `{"hf_config": {...}}` with a Hugging Face `config.json` in it.
+    """A model from its object: our own shape, `{"hf_config": {...}}` with a Hugging Face `config.json` in it, or that
+    file itself, which names its `model_type` or `architectures` where our shape has neither.
 
     Beside `hf_config` only `name` and `id` may stand (and the `revision` of an edit): everything else is in the file.
     Raises InvalidInput at `loc`.
     """
     if "hf_config" not in data:
+        if "model_type" in data or "architectures" in data:
+            return model_from_hf_config(data, loc=loc)
         return model_from_json(data, loc=loc)
     allowed = ("hf_config", "name", "id", "revision")
     for key in data:

@@ -175,7 +175,7 @@ def _is_number(value: Any) -> TypeGuard[float]:
 def _word(key: str, value: Any) -> str:
     if isinstance(value, str):
         return value if key in ("placement", "type", "redop") else f"{key} {value}"
-    return f"{key} {value:g}"
+    return f"{key} {value:.0f}" if value == round(value) and abs(value) < 1e15 else f"{key} {value:g}"
 
 
 def points_table(run: ParsedRun, most: int) -> Mapping[str, Any] | None:

@@ -14,6 +14,7 @@ from app.domain.comparison import metric_label
 from app.domain.errors import DomainError
 from app.services.compare import comparison_json
 from app.services.compare_communication import FIGURES, asked_again
+from app.services.compare_pages import PAGE_FIGURES, page_asked_again
 from app.services.context import Context
 from app.services.contracts import BoundRequest, Contract, OpRequest
 from app.services.estimate import bound_json, estimate_bound, estimate_op, op_json
@@ -130,6 +131,9 @@ def _moved(ctx: Context, item: Mapping[str, Any]) -> Iterator[MovedFigure]:
     if item["estimate"]["kind"] in FIGURES:
         yield from _moved_communication(ctx, item)
         return
+    if item["estimate"]["kind"] in PAGE_FIGURES:
+        yield from _moved_page(ctx, item)
+        return
     try:
         # the frozen profile and model, not those that have their names today
         request = BoundRequest.model_validate(
@@ -176,6 +180,30 @@ def _moved_communication(ctx: Context, item: Mapping[str, Any]) -> Iterator[Move
     for words, unit, read in figures:
         if not _same(read(answer), read(today)):
             yield MovedFigure(index, label, words, unit, read(answer), read(today))
+
+
+def _moved_page(ctx: Context, item: Mapping[str, Any]) -> Iterator[MovedFigure]:
+    index, label, answer = item["index"], item["label"], item["estimate"]["answer"]
+    figures = PAGE_FIGURES[item["estimate"]["kind"]]
+    try:
+        today = page_asked_again(ctx, item)
+    except (DomainError, ValidationError) as error:
+        words, unit, path = figures[0]
+        yield MovedFigure(index, label, words, unit, _at_path(answer, path), None, str(error).split("\n")[0][:300])
+        return
+    if today is None:
+        return
+    for words, unit, path in figures:
+        before, now = _at_path(answer, path), _at_path(today, path)
+        if not _same(before, now):
+            yield MovedFigure(index, label, words, unit, before, now)
+
+
+def _at_path(answer: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    found: Any = answer
+    for name in path:
+        found = found[name]
+    return found
 
 
 def _same(before: float | None, now: float | None) -> bool:

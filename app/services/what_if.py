@@ -205,10 +205,10 @@ def state_of(request: BoundRequest, model: ModelSpec) -> WhatIf | None:
     ).with_levers([(item, {}) if isinstance(item, str) else (item.id, item.params) for item in request.levers])
     inputs: dict[str, Any] = {name: getattr(w, name) or 0 for name in inputs_of(model)}
     state = replace(state, **inputs)
-    return state if _asked(state.request(model)) == _asked(request) else None
+    return state if asked_body(state.request(model)) == asked_body(request) else None
 
 
-def _asked(request: BoundRequest) -> dict[str, Any]:
+def asked_body(request: BoundRequest) -> dict[str, Any]:
     """A request with its defaults filled in, and without what does not change the answer in its phase."""
     body = request.model_dump(mode="json")
     workload = body["workload"]

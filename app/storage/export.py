@@ -10,7 +10,7 @@ from typing import Any
 from sqlmodel import Session
 
 from app.domain.run import RunWorkload
-from app.storage import checklists, comparisons, diagnoses, hardware, links, models, runs, workloads
+from app.storage import checklists, comparisons, diagnoses, hardware, links, mappings, models, runs, workloads
 from app.storage.records import StoredHardware, StoredModel, StoredRun, StoredWorkload
 
 VERSION = 1
@@ -18,7 +18,8 @@ VERSION = 1
 
 
 def exported_items(*, session: Session, app_version: str) -> Iterator[dict[str, Any]]:
-    """A heading, then the team's hardware, models and workloads, all runs, comparisons, diagnoses and checklists.
+    """A heading, then the team's hardware, models, workloads, remembered links and column mappings, all runs,
+    comparisons, diagnoses and checklists.
 
     Each has a `kind`, and each kind comes oldest first. Uploaded files are not part of it (a backup has them); a run
     names its own by `sha256`.
@@ -30,9 +31,11 @@ def exported_items(*, session: Session, app_version: str) -> Iterator[dict[str, 
         yield {"kind": "model", **_entry(model)}
     for workload in workloads.list_all(session=session):
         yield {"kind": "workload", **_entry(workload)}
-    for link in links.list_all(session=session):
+    for link in reversed(links.list_all(session=session)):
         told = _plain(asdict(link))
-        yield {**told, "kind": "remembered_link", "of": told["kind"]}
+        yield {"kind": "remembered_link", "of": told.pop("kind"), **told}
+    for mapping in reversed(mappings.list_all(session=session)):
+        yield {"kind": "column_mapping", **_plain(asdict(mapping))}
     for run in runs.iterate_runs(session=session):
         yield {"kind": "run", **run_json(run)}
     for comparison in comparisons.iterate_comparisons(session=session):

@@ -13,6 +13,7 @@ from starlette.datastructures import FormData, QueryParams
 from app.domain.errors import InvalidInput
 from app.services.compare import MAX_ITEMS, ComparisonRequest
 from app.services.compare_communication import CALLS
+from app.services.compare_pages import PAGES
 from app.web.errors import must
 from app.web.rendering import query
 from app.web.security import NotStrictJson, check_json
@@ -25,7 +26,7 @@ MAX_ADDRESS = 8000
 class BuiltItem:
     """One row of the form: a run's id or an estimate's request, with what a person typed about it.
 
-    `question` is the kind of an estimate that its request does not tell: overlap, exposed or pipeline.
+    `question` is the kind of an estimate that its request does not tell: overlap, exposed, pipeline, memory, kv or moe.
     """
 
     kind: str
@@ -195,7 +196,7 @@ def _tray_item(entry: Any) -> BuiltItem | None:
         return BuiltItem("run", run=entry["id"], label=label or "", book_as=book or "")
     if entry.get("kind") == "estimate" and isinstance(entry.get("request"), dict):
         asked = entry.get("estimate")
-        question = asked if isinstance(asked, str) and asked in CALLS else ""
+        question = asked if isinstance(asked, str) and (asked in CALLS or asked in PAGES) else ""
         return BuiltItem("estimate", request=entry["request"], question=question, label=label or "", book_as=book or "")
     return None
 

@@ -6,18 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fastapi import Request, Response
-from pydantic import ValidationError
 
-from app.catalog.codec import model_from_json
 from app.charts.comparison import comparison_bars, static_bars
-from app.domain.errors import InvalidInput
 from app.services import compare
 from app.services.context import Context
-from app.services.contracts import BoundRequest
-from app.services.what_if import state_of
 from app.storage.records import StoredComparison
 from app.web import formatting, rendering
-from app.web.communication_form import address_of_request
+from app.web.frozen_links import PAGE_NAMES, page_address
 
 SHARE_HEADERS: Final[Mapping[str, str]] = {
     "X-Robots-Tag": "noindex, nofollow, noarchive",
@@ -71,8 +66,8 @@ def view(snapshot: Mapping[str, Any], baseline: int, metric: str | None = None) 
         "chart": None
         if row is None
         else comparison_bars(items, row, baseline=baseline, title=chart_title(items, row, baseline)),
-        "explore": {item["index"]: explore_address(item) for item in items if item["kind"] == "estimate"},
-        "communication": {item["index"]: communication_address(item) for item in items if item["kind"] == "estimate"},
+        "page_links": {item["index"]: page_address(item) for item in items if item["kind"] == "estimate"},
+        "page_names": PAGE_NAMES,
     }
 
 
@@ -131,34 +126,6 @@ def differences_table(snapshot: Mapping[str, Any]) -> dict[str, Any]:
             for d in snapshot["differences"]
         ],
     }
-
-
-def explore_address(item: Mapping[str, Any]) -> str:
-    """The lab's address of a frozen estimate; empty where the lab cannot hold the question as it was asked."""
-    if item["estimate"]["kind"] != "bound":
-        return ""
-    try:
-        request = BoundRequest.model_validate(item["estimate"]["request"])
-        model = model_from_json(item["model"]["architecture"]).model
-        state = state_of(request, model)
-    except (ValidationError, InvalidInput, TypeError):
-        return ""
-    return "" if state is None else rendering.query("/explore", **state.query())
-
-
-def communication_address(item: Mapping[str, Any]) -> str:
-    """The communication page's address of a frozen collective, overlap, exposed time or pipeline; empty for others, and
-    where its controls cannot hold the question as it was asked."""
-    kind, body = item["estimate"]["kind"], item["estimate"]["request"]
-    if kind == "op":
-        op = dict(body["op"])
-        if op.pop("op") != "collective":
-            return ""
-        kind, body = "collective", {"hardware": body["hardware"], "ceilings": body["ceilings"], **op}
-    if kind not in ("collective", "overlap", "exposed", "pipeline") or isinstance(body.get("hardware"), Mapping):
-        return ""
-    query = address_of_request(kind, body)
-    return "" if query is None else rendering.query("/comm", **query)
 
 
 # ---- exports --------------------------------------------------------------------------------------------------------

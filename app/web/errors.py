@@ -170,7 +170,7 @@ def answer(request: Request, found: Problem) -> Response:
         found.status_code,
         found.kind.title,
         found.detail,
-        hints=tuple(dict.fromkeys((*messages, *found.hints))),
+        hints=tuple(text for text in dict.fromkeys((*messages, *found.hints)) if text not in found.detail),
         request_id=request_id(request),
         headers=found.headers,
     )

@@ -221,6 +221,19 @@ def when(moment: datetime | str | None) -> str:
     return "" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
+def when_stated(text: str | None) -> str:
+    """A moment as a file states it, to the minute: in UTC where it names its zone, else as it stands; "" for none."""
+    if not text:
+        return ""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    if len(text) <= len("2026-11-29"):
+        return text
+    return moment.strftime("%Y-%m-%d %H:%M") if moment.tzinfo is None else when(moment)
+
+
 def _number(value: object) -> float | None:
     """A float from anything numeric (NumPy scalars included); None for text, booleans and what is absent."""
     if isinstance(value, float):

@@ -20,7 +20,7 @@ from app.domain.run_analysis import share_text
 from app.services import kernels
 from app.services.context import Context
 from app.services.kernels import KernelComparison, KernelQuery, KernelRow
-from app.services.runs import RunQuery, list_runs
+from app.services.run_list import RunQuery, list_runs
 from app.storage.records import StoredRun
 from app.web import formatting, rendering
 

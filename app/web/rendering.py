@@ -351,6 +351,7 @@ def environment() -> Environment:
         count=formatting.count,
         significant=formatting.significant,
         when=formatting.when,
+        when_stated=formatting.when_stated,
         data_block=data_block,
         attribute_json=attribute_json,
         chart_spec=chart_spec,

@@ -605,6 +605,10 @@
 
   all("[data-theme-choice], [data-open-dialog]").forEach(function (part) { part.hidden = false; });
   all("[data-print-url]").forEach(function (place) { place.textContent = location.href; });
+  // On phones the bar of areas is wider than the window.
+  all(".areas [aria-current]").forEach(function (area) {
+    area.parentElement.scrollLeft = area.offsetLeft - (area.parentElement.clientWidth - area.offsetWidth) / 2;
+  });
   showTheme();
   foldSheets();
   arrived(document);

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
 
 from tests.browser.pages import Stored, vllm_result
 
@@ -30,7 +30,9 @@ ARGUMENTS = (
     "--no-first-run",
 )
 PATIENCE_MS = 15_000
-"""How long an expectation waits. Reached only by a test that fails, so it can allow for a slow machine."""
+"""How long an action or an expectation waits. Reached only by a test that fails, so it can allow for a slow machine."""
+
+expect.set_options(timeout=PATIENCE_MS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

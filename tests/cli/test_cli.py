@@ -18,7 +18,7 @@ from app import __version__
 from app.cli import _without_tokens, main
 from app.domain.run import Metric, ParsedRun
 from app.settings import VARIABLES, Settings
-from app.storage import comparisons, hardware, runs, uploads
+from app.storage import comparisons, hardware, links, mappings, runs, uploads
 from app.storage.store import opened_storage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +46,8 @@ def stored_run(data_dir: Path) -> str:
             format="bytebound",
             tags=("nightly",),
         )
+        links.remember(session=session, kind="model", hint_key="a", hint="A", target_id="llama-3.1-8b")
+        mappings.save(session=session, columns_sha256="ab" * 32, payload={"unit": "s"})
         hardware.add(session=session, entry_id="lab", name="Lab", payload={"memory_bytes": 8e10})
         comparisons.add(session=session, title="t", snapshot={"items": [1]}, item_count=1, app_version="0.1.0")
     return run.id
@@ -71,7 +73,7 @@ def test_backup_and_restore(
     run_id = stored_run(data_dir)
     file = str(tmp_path / "b.tar")
     assert main(["backup", file]) == 0
-    assert "1 uploads, 1 runs, 1 comparisons" in capsys.readouterr().out
+    assert "1 upload, 1 run, 1 comparison," in capsys.readouterr().out
     assert main(["backup", file]) == 2
     monkeypatch.setenv("BYTEBOUND_DATA_DIR", str(tmp_path / "other"))
     assert main(["restore", file]) == 0
@@ -90,8 +92,10 @@ def test_export_writes_one_value_a_line(data_dir: Path, tmp_path: Path, capsys: 
     assert main(["export"]) == 0
     printed = capsys.readouterr().out
     lines = [json.loads(line) for line in printed.splitlines()]
-    assert [line["kind"] for line in lines] == ["export", "hardware", "run", "comparison"]
-    run = lines[2]
+    kinds = ["export", "hardware", "remembered_link", "column_mapping", "run", "comparison"]
+    assert [line["kind"] for line in lines] == kinds
+    assert (lines[2]["of"], lines[2]["target_id"], lines[3]["payload"]) == ("model", "llama-3.1-8b", {"unit": "s"})
+    run = lines[4]
     assert (run["id"], run["tags"]) == (run_id, ["nightly"])
     assert run["metrics"] == [
         {
@@ -105,7 +109,7 @@ def test_export_writes_one_value_a_line(data_dir: Path, tmp_path: Path, capsys: 
             "unit": "s",
         }
     ]
-    assert lines[3]["snapshot"] == {"items": [1]}
+    assert lines[5]["snapshot"] == {"items": [1]}
     target = tmp_path / "out.jsonl"
     assert main(["export", "--output", str(target)]) == 0
     assert target.read_text() == printed

@@ -12,7 +12,7 @@ import pytest
 from app.domain.errors import InvalidInput
 from app.domain.levers.registry import FAMILIES, LEVERS
 from app.services.estimate import bound_json
-from app.services.levers import applicable
+from app.services.levers import lever_json, refusals
 from tests.domain.lever_scenarios import QUESTIONS, asked
 
 FIGURES = (
@@ -146,18 +146,19 @@ def test_members_of_a_set_cannot_be_counted_twice() -> None:
 
 def test_the_list_for_a_question_gives_reasons_or_none() -> None:
     for question in QUESTIONS.values():
-        listed = applicable(question.model, question.workload, question.hardware)
-        assert [item["id"] for item in listed] == list(LEVERS)
-        assert any(item["reason"] is None for item in listed)
-        for item in listed:
+        listed = refusals(question.model, question.workload, question.hardware)
+        assert [lever.id for lever, _ in listed] == list(LEVERS)
+        assert any(reason is None for _, reason in listed)
+        for lever, _ in listed:
+            item = lever_json(lever)
             for param in item["params"]:
                 assert param["least"] <= param["default"] <= param["most"], (item["id"], param["name"])
                 assert param["meaning"]
     hopper = QUESTIONS["prefill"]
-    reasons = {item["id"]: item["reason"] for item in applicable(hopper.model, hopper.workload, hopper.hardware)}
+    reasons = {lever.id: reason for lever, reason in refusals(hopper.model, hopper.workload, hopper.hardware)}
     assert reasons["fa3"] is None
     assert "sm90" in reasons["fa4"]
-    unknown = {item["id"]: item["reason"] for item in applicable(hopper.model, hopper.workload)}
+    unknown = {lever.id: reason for lever, reason in refusals(hopper.model, hopper.workload)}
     assert unknown["fa4"] is None
 
 

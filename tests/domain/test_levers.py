@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from app.catalog.loader import load_catalog
 from app.domain.errors import InvalidInput
 from app.domain.levers.base import LeverRequest
 from app.domain.levers.registry import LEVERS
-from app.domain.workload import Parallel, Workload
+from app.domain.workload import Dtypes, Parallel, Workload
 from app.services.estimate import bound_json, bound_of
 
 CATALOG = load_catalog()
@@ -83,6 +84,35 @@ def test_a_lever_that_makes_no_sense_is_refused_with_its_place_and_reason() -> N
         answer(TRAIN, LeverRequest("zero-fsdp", {"stage": 7}))
     with pytest.raises(InvalidInput, match="takes stage"):
         answer(TRAIN, LeverRequest("zero-fsdp", {"level": 2}))
+
+
+def test_a_weight_format_is_refused_where_weights_are_as_narrow_already() -> None:
+    int4 = replace(DECODE, dtypes=Dtypes(weights="int4"))
+    fp8 = replace(DECODE, dtypes=Dtypes(weights="fp8"))
+    for workload, lever in (
+        (int4, LeverRequest("fp8-gemm")),
+        (fp8, LeverRequest("awq-gptq", {"bits": 8})),
+    ):
+        with pytest.raises(InvalidInput, match="bits"):
+            answer(workload, lever)
+    assert answer(fp8, "fp8-gemm")["ledger"][0]["saved_memory_bytes"] >= 0  # weights alone were narrow
+    assert answer(fp8, LeverRequest("awq-gptq", {"bits": 6}))["ledger"][0]["saved_memory_bytes"] > 0
+    b200 = CATALOG.hardware["nvidia-b200-sxm"]
+    for workload in (int4, fp8):
+        with pytest.raises(InvalidInput, match="a weight would take"):
+            bound_of(b200, LLAMA_8B, workload, levers=[LeverRequest("mxfp8-nvfp4")])
+    found = bound_json(bound_of(b200, LLAMA_8B, fp8, levers=[LeverRequest("mxfp8-nvfp4", {"bits": 4})]))
+    assert found["ledger"][0]["saved_memory_bytes"] > 0
+
+
+def test_a_memory_lever_that_raises_memory_says_so() -> None:
+    short = Workload(phase="decode", batch=64, context_len=1)
+    saves, raises = (
+        answer(workload, "vattention")["ledger"][0] for workload in (replace(DECODE, context_len=7_000), short)
+    )
+    assert raises["saved_memory_bytes"] < 0
+    assert "raises the memory" in raises["notes"]
+    assert ("raises the memory" in saves["notes"]) == (saves["saved_memory_bytes"] < 0)
 
 
 def test_every_lever_says_what_it_is() -> None:

@@ -57,6 +57,17 @@ CONTRADICTIONS: list[tuple[str, Subject]] = [
     ("utilisation", subject("train", workload={"extra": {"useful_flop": 2.0, "executed_flop": 1.0}})),
     ("above-peak", subject("train", {"model_flop_per_s_per_device": 1.2e15})),
     ("above-peak", subject("decode", {"hbm_bytes_per_s": 4e12})),
+    # 4 TB/s by counters where the memory has 3.35; 1.2 PFLOP/s where bf16 products have 989 TFLOP/s
+    (
+        "kernel-above-peak",
+        subject("kernel", run={"kernels": ({"time_s": 1.0, "hbm_bytes": 4e12, "work_from": "counters"},)}),
+    ),
+    (
+        "kernel-above-peak",
+        subject(
+            "kernel", run={"kernels": ({"time_s": 1.0, "flop": 1.2e15, "precision": "bf16", "work_from": "counters"},)}
+        ),
+    ),
     # 400 TFLOP/s at an MFU of 0.2021 rest on 1979 TFLOP/s, the sparse peak of a device with 989.4 dense
     ("sparse-peak", subject("train", {"model_flop_per_s_per_device": 400e12, "mfu": 400 / 1979})),
     ("memory-impossible", subject("train", {"peak_memory_bytes": 90e9})),
@@ -89,6 +100,12 @@ DOUBTS: list[tuple[str, str, Subject]] = [
         "padded-tokens",
         "warning",
         subject("train", workload={"extra": {"tokens_basis": "padded", "padding_fraction": 0.1}}),
+    ),
+    # shapes tell the work of an operation, of which a kernel may be a part; bytes that they imply may come from caches
+    (
+        "kernel-above-peak",
+        "warning",
+        subject(None, run={"kernels": ({"time_s": 1.0, "flop": 1.2e15, "hbm_bytes": 9e12, "work_from": "shapes"},)}),
     ),
     ("bus-bandwidth", "warning", subject("kernel", {"bus_bandwidth_bytes_per_s": 2e9})),
     # 10,000 tokens/s for one second are not 8192

@@ -95,6 +95,59 @@ def test_a_series_goes_by_the_concurrency_that_was_asked_for() -> None:
     assert key(128, None) != key(127, None)
 
 
+def test_newer_names_and_blocks_of_tools() -> None:
+    aggregate = {"hw": "b200", "framework": "sglang", "precision": "fp8", "model": "m", "conc": 8, "isl": 1024, "tp": 8,
+                 "tput_per_gpu": 1000.0, "output_tput_per_gpu": 800.0, "ttft_p50": 0.25, "e2e_latency_p99": 2.5,
+                 "tpot_mean": 0.021, "tpot_p97": 0.03, "intvty_p50": 50.0}  # fmt: skip
+    (run,) = parse_upload(json.dumps(aggregate).encode()).runs
+    assert run.value("ttft_s", "p50") == 0.25
+    assert run.value("e2e_latency_s", "p99") == 2.5
+    assert run.value("tpot_s", "mean") == 0.021
+    assert run.value("output_tokens_per_s_per_user", "p50") == 50.0
+    assert run.workload.extra["percentiles"] == {"tpot_s.p97": 0.03}
+    report = {"engine": {"model": "m"}, "world_info": {}, "request_info": {"num_requests": 2}, "performance": {},
+              "energy": {"total_energy_j": 56.1, "average_gpu_power": 11.83}}  # fmt: skip
+    (run,) = parse_upload(json.dumps(report).encode()).runs
+    assert (run.value("energy_j"), run.value("power_w", "mean")) == (56.1, 11.83)
+    backend = {"model": "m", "torch_dtype": "bfloat16", "quantization_scheme": "fbgemm_fp8", "quantization_config": {}}
+    latency = {"unit": "s", "values": [0.03, 0.031], "mean": 0.0305, "count": 2}
+    for changes, dtypes in (
+        ({}, {"weights": "fp8", "activations": "fp8"}),
+        ({"quantization_scheme": "bnb", "quantization_config": {"load_in_4bit": True}}, {"weights": "int4"}),
+        ({"quantization_scheme": "torchao", "quantization_config": {"quant_type": "int8_weight_only"}},
+         {"weights": "int8"}),
+    ):  # fmt: skip
+        config = {"backend": backend | changes, "scenario": {"input_shapes": {"batch_size": 1}}}
+        (run,) = parse_upload(json.dumps({"config": config, "report": {"prefill": {"latency": latency}}}).encode()).runs
+        assert dict(run.workload.dtypes) == {"activations": "bf16"} | dtypes
+    served = {"request_throughput": 1.0, "mean_ttft_ms": 5.0, "dtype": "bfloat16", "quantization": "awq"}
+    (run,) = parse_upload(json.dumps(served).encode()).runs
+    assert dict(run.workload.dtypes) == {"weights": "int4", "activations": "bf16"}
+    export = {"request_latency": {"unit": "ms", "avg": 5.0}, "request_goodput": {"unit": "requests/sec", "avg": -1.0}}
+    (run,) = parse_upload(json.dumps(export).encode()).runs
+    assert run.value("goodput_requests_per_s") is None
+
+
+def test_two_ranks_that_reduce_are_no_send_and_receive() -> None:
+    table = (
+        "# nThread 1 nGpus 2 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 validation: 1\n"
+        "#   Rank  0 Pid  1 on  node device  0 [0x07] NVIDIA A100-SXM4-80GB\n"
+        "#   Rank  1 Pid  1 on  node device  1 [0x0b] NVIDIA A100-SXM4-80GB\n"
+        "#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error\n"
+        "  1073741824     268435456   float     sum   4620.1  232.41  232.41  1e-07   4601.0  233.37  233.37  1e-07\n"
+    )
+    (run,) = parse_upload(table.encode()).runs
+    assert run.series["collective"] == "all_reduce"
+
+
+def test_a_quoted_last_cell_is_whole_and_sizes_keep_their_digits() -> None:
+    quoted = parse_upload(b'build_commit,n_prompt,n_gen,n_params,avg_ns,avg_ts\n"a","512","0","7","1000","512000.5"')
+    assert not quoted.findings
+    triton = parse_upload(b"N,Triton (GB/s)\n1024.0,100.5\n134217728.0,3012.125\n").runs[0]
+    assert triton.name == "Triton, N 134217728"
+    assert triton.metrics[0].raw == "3012.125"
+
+
 def test_runs_of_unknown_device_and_model_are_of_no_common_series() -> None:
     def key(latency: float, hardware: str | None) -> str:
         run = replace(a_run("serve", concurrency=8), metrics=(Metric("e2e_latency_s", latency, None, "/x", "1", "s"),))

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from app.domain.errors import InvalidInput
+from app.importers.credentials import without_secrets
 from app.services import catalogue, compare, share
-from app.services.compare import ComparisonRequest, csv_cell, without_secrets
+from app.services.compare import ComparisonRequest, csv_cell
 from app.services.context import Context
-from app.services.runs import delete_run
+from app.services.run_changes import delete_run
 from app.services.share import ShareRequest
 from app.services.upload_run import upload_file
 from app.storage import comparisons

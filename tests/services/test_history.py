@@ -12,12 +12,12 @@ import pytest
 
 from app.domain.errors import InvalidInput
 from app.services import noise as noise_module
-from app.services import runs
+from app.services import run_changes, runs
 from app.services.check import CheckRequest, check_run
 from app.services.context import Context
 from app.services.history import get_history, list_history, place_of
 from app.services.noise import change_points, noise_of
-from app.services.runs import RunPatch
+from app.services.run_changes import RunPatch
 from app.services.upload_run import upload_file
 from app.storage.errors import NotFound
 
@@ -38,7 +38,7 @@ def sent(context: Context, day: int, value: float, **changes: object) -> str:
 
 
 def patched(context: Context, run: str, **fields: object) -> runs.RunView:
-    return runs.update_run(context, run, RunPatch.model_validate(fields))
+    return run_changes.update_run(context, run, RunPatch.model_validate(fields))
 
 
 def checked(context: Context, run: str, limit: float = 0.05, metric: str = "step_time_s.mean", **more: object) -> dict:
@@ -89,6 +89,8 @@ def test_runs_of_before_get_their_series_when_it_is_asked_for(context: Context):
         unset = dict.fromkeys(RunChanges.__slots__, UNSET)
         with context.storage.write() as session:
             update_run(session=session, run_id=run, changes=RunChanges(**{**unset, "series_key": None}))
+    # the gate asks first: earlier runs must not be missed
+    assert checked(context, sent(context, 3, 1.0), baseline="series")["baseline_kind"] == "last"
     assert list_history(context)[1] == 1
 
 

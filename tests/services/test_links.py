@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from app.domain.errors import InvalidInput
-from app.services import links, runs
+from app.services import links, run_changes, runs
 from app.services.context import Context
-from app.services.runs import RunPatch
+from app.services.run_changes import RunPatch
 from app.services.upload_run import upload_file
 from app.storage.errors import NotFound
 
@@ -15,7 +15,7 @@ from .native_runs import native
 
 
 def patched(context: Context, run: str, **fields: object) -> runs.RunView:
-    return runs.update_run(context, run, RunPatch.model_validate(fields))
+    return run_changes.update_run(context, run, RunPatch.model_validate(fields))
 
 
 def sent(context: Context, **changes: object) -> runs.RunView:

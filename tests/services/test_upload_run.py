@@ -9,12 +9,13 @@ import pytest
 
 from app.domain.errors import InvalidInput
 from app.importers.base import UnreadableUpload
-from app.services import runs
+from app.services import run_changes, run_list, runs
 from app.services.check import CheckRequest, check_run
 from app.services.context import Context
 from app.services.examples import MARKER, offer_examples, remove_examples
+from app.services.run_changes import RunPatch
+from app.services.run_list import RunQuery
 from app.services.run_sweep import sweeps_of
-from app.services.runs import RunPatch, RunQuery
 from app.services.upload_run import display_name, upload_file
 from tests.services.native_runs import native
 
@@ -55,7 +56,7 @@ def test_the_same_bytes_again_change_nothing(context: Context):
     assert [run.id for run in again.runs] == [run.id for run in first.runs]
     assert again.runs[0].tags == ("a",)
     assert again.findings[-1].check == "stored-already"
-    assert runs.list_runs(context, RunQuery()).total == 1
+    assert run_list.list_runs(context, RunQuery()).total == 1
     assert len(stored_blobs(context)) == 1
 
 
@@ -79,7 +80,7 @@ def test_two_uploads_of_the_same_bytes_at_the_same_time_make_one(context: Contex
     assert failures == []
     assert sum(outcome.created for outcome in outcomes) == 1
     assert len({outcome.runs[0].id for outcome in outcomes}) == 1
-    assert runs.list_runs(context, RunQuery()).total == 1
+    assert run_list.list_runs(context, RunQuery()).total == 1
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_nothing_is_kept_of_a_file_that_cannot_be_read(context: Context, data: b
         upload_file(context, data, "x.json")
     assert refused.value.reason == reason
     assert stored_blobs(context) == []
-    assert runs.list_runs(context, RunQuery()).total == 0
+    assert run_list.list_runs(context, RunQuery()).total == 0
 
 
 @pytest.mark.parametrize(
@@ -134,19 +135,19 @@ def test_stated_fields_change_the_bound(context: Context):
     run_id = upload_file(context, native(), "x.json", workload={"batch": 4}).runs[0].id
     view = runs.get_view(context, run_id)
     assert view.analysis.main.workload.batch == 4
-    view = runs.update_run(context, run_id, RunPatch(parallel={"tp": 2}))
+    view = run_changes.update_run(context, run_id, RunPatch(parallel={"tp": 2}))
     assert view.analysis.main.workload.parallel.tp == 2
     assert view.analysis.main.workload.batch == 4  # what was stated before stays
-    view = runs.update_run(context, run_id, RunPatch(workload=None))
+    view = run_changes.update_run(context, run_id, RunPatch(workload=None))
     assert (view.analysis.main.workload.batch, view.analysis.main.workload.parallel.tp) == (1, 1)
 
 
 def test_links_can_be_changed_confirmed_and_taken_back(context: Context):
     run_id = upload_file(context, native(), "x.json").runs[0].id
     assert runs.get_view(context, run_id).run.hardware_is_guess
-    view = runs.update_run(context, run_id, RunPatch(hardware="nvidia-h100-sxm"))
+    view = run_changes.update_run(context, run_id, RunPatch(hardware="nvidia-h100-sxm"))
     assert (view.run.hardware_id, view.run.hardware_is_guess) == ("nvidia-h100-sxm", False)
-    view = runs.update_run(context, run_id, RunPatch(hardware=None))
+    view = run_changes.update_run(context, run_id, RunPatch(hardware=None))
     assert view.run.hardware_id is None
     assert "Link a hardware profile" in view.analysis.verdict
 
@@ -154,10 +155,10 @@ def test_links_can_be_changed_confirmed_and_taken_back(context: Context):
 def test_a_deleted_run_is_gone_with_its_file(context: Context):
     outcome = upload_file(context, (UPLOADS / "llama-bench" / "2.jsonl").read_bytes(), "2.jsonl")
     first, *others = outcome.runs
-    runs.delete_run(context, first.id)
+    run_changes.delete_run(context, first.id)
     assert len(stored_blobs(context)) == 1  # nine runs still need it
     for run in others:
-        runs.delete_run(context, run.id)
+        run_changes.delete_run(context, run.id)
     assert stored_blobs(context) == []
     assert upload_file(context, (UPLOADS / "llama-bench" / "2.jsonl").read_bytes(), "2.jsonl").created
 
@@ -230,4 +231,4 @@ def test_a_product_in_use_gets_no_example(context: Context):
     upload_file(context, native(), "mine.json")
     assert offer_examples(context) == []
     assert (context.settings.data_dir / MARKER).exists()
-    assert runs.list_runs(context, RunQuery()).total == 1
+    assert run_list.list_runs(context, RunQuery()).total == 1

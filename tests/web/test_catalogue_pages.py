@@ -111,6 +111,24 @@ def test_a_device_without_peaks_says_what_is_missing(client: TestClient) -> None
     assert "Explore with this device" not in text
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        "/hardware/apple-m1",
+        "/hardware/nvidia-v100-sxm2-32gb",
+        "/hardware/groq-lpu-v1",
+        "/models/bert-base",
+        "/models/sdxl-base",
+    ],
+)
+def test_exploring_begins_with_a_question_that_suits(client: TestClient, page: str) -> None:
+    """A device without bf16 is asked in its own format, and a model that emits no tokens is asked for one pass."""
+    link = re.search(r'href="(/explore[^"]*)"[^>]*>Explore with', client.get(page).text)
+    assert link is not None
+    answer = client.get(link[1].replace("&amp;", "&"))
+    assert answer.status_code == 200, answer.text[:500]
+
+
 def test_parameters_stand_beside_the_published_number(client: TestClient) -> None:
     text = words(client.get("/models/llama-3.1-8b").text)
     # 2*128256*4096 + 32*(2*4096^2 + 2*4096*1024 + 3*4096*14336 + 2*4096) + 4096

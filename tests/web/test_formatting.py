@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.web.formatting import count, percent, quantity, scale_for, significant, times, when
+from app.web.formatting import count, percent, quantity, scale_for, significant, times, when, when_stated
 
 THIN = "\u202f"
 UNITS = ["s", "B", "B/s", "FLOP", "FLOP/s", "FLOP/B", "tokens/s", "1/s", "W", "J", "1", "ratio", "tokens", "parameters"]
@@ -149,3 +149,11 @@ def test_moments_are_in_utc_and_say_so() -> None:
     assert when(datetime(2026, 11, 29, 22, 5, tzinfo=cet)) == "2026-11-29 21:05 UTC"
     assert when(datetime(2026, 1, 2, 3, 4, 59, tzinfo=UTC)) == "2026-01-02 03:04 UTC"
     assert when(None) == ""
+
+
+def test_a_files_own_time_is_read_as_it_stands() -> None:
+    assert when_stated("2026-11-29T10:15:00") == "2026-11-29 10:15"
+    assert when_stated("2026-11-29T10:15:00+02:00") == "2026-11-29 08:15 UTC"
+    assert when_stated("2026-11-29") == "2026-11-29"
+    assert when_stated("last Tuesday") == "last Tuesday"
+    assert when_stated(None) == ""

@@ -342,13 +342,15 @@ def test_a_run_with_means_only_and_one_without_lengths(client: TestClient):
     assert "states no lengths" in text_of(page.text)
 
 
-def test_the_decode_step_can_be_compared(client: TestClient):
+def test_the_cache_can_be_compared(client: TestClient):
     page = client.get("/kv?dist=list&lengths=512x3,1024&page=32")
     item = re.search(r'data-tray-add="([^"]+)"', page.text)
     assert item is not None
     frozen = json.loads(html.unescape(item[1]))
-    body = {"title": "t", "items": [{"estimate": {"kind": "bound", "request": frozen["request"]}}]}
-    assert client.post("/api/v1/comparisons", json=body).status_code == 201
+    assert frozen["estimate"] == "kv"
+    # beyond a thousand sequences a request holds their mean, and the step alone is compared
+    many = client.get("/kv?dist=uniform&batch=2000").text
+    assert '"estimate":' not in html.unescape(re.search(r'data-tray-add="([^"]+)"', many)[1])  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

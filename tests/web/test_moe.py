@@ -86,15 +86,6 @@ def test_the_lab_is_not_offered_for_what_it_has_no_control_for(client: TestClien
         assert "Open in the lab" not in client.get(f"{MIXTRAL}&{asked}").text
 
 
-def test_the_frozen_question_goes_into_a_comparison(client: TestClient) -> None:
-    request = frozen(client.get("/moe").text)
-    made = client.post(
-        "/api/v1/comparisons",
-        json={"title": "Experts", "items": [{"estimate": {"kind": "bound", "request": request}, "label": "EP 64"}]},
-    )
-    assert made.status_code == 201, made.text
-
-
 def test_the_address_keeps_only_what_differs(client: TestClient) -> None:
     answer = client.get("/moe?batch=64&dp=64&scheme=all_to_all&capacity=1.25", headers=PARTIAL)
     found = parse_qs(urlsplit(answer.headers["HX-Replace-Url"]).query)

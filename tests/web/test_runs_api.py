@@ -259,6 +259,11 @@ def test_lists_filter_sort_and_page(client: TestClient):
     assert names("format=bytebound&sort=tpot_s") == ["run 0.01", "run 0.02", "run 0.03"]
     assert names("tag=t&sort=-tpot_s.mean") == ["run 0.03", "run 0.02"]
     assert len(names("hardware=H100%20SXM")) == 3
+    several = client.get("/api/v1/runs?hardware=h100")
+    assert several.status_code == 422
+    assert "nvidia-h100-sxm" in several.json()["candidates"]
+    page = client.get("/runs?hardware=h100")
+    assert (page.status_code, page.text.count("nvidia-h100-sxm")) == (422, 1)
     assert len(names("q=DeepSeek")) == 1
     assert names("since=2100-01-01") == []
     page = client.get("/api/v1/runs?limit=3").json()

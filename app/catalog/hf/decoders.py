@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.catalog.hf import experts as moe
@@ -236,6 +236,13 @@ def deepseek(config: Config) -> Draft:
             "index_topk": chooser["indexer"]["top_keys"],
         }
     return draft
+
+
+def minicpm(config: Config) -> Draft:
+    """MiniCPM: a Llama with a tied head; the third generation has latent attention."""
+    if config.has("kv_lora_rank"):
+        return replace(deepseek(config), tied=read_tied(config, True))
+    return Decoder(**bias_of_attention(), tied=True)(config)
 
 
 def _indexed_layers(config: Config, count: int) -> list[bool]:
@@ -729,7 +736,7 @@ DECODERS: Mapping[str, Callable[[Config], Draft]] = {
     "llama4": llama4,
     "mimo": Decoder(qkv_bias=If("attention_bias", True)),
     "mimo_v2_flash": mimo_v2,
-    "minicpm": Decoder(**bias_of_attention()),
+    "minicpm": minicpm,
     "minimax_m2": minimax_m2,
     "mistral": Decoder(spans=windows.window_everywhere),
     "mixtral": Decoder(

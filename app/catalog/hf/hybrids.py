@@ -437,7 +437,13 @@ def lfm2(config: Config) -> Draft:
         {**(attention if kind == "full_attention" else {"mixer": "short_conv"}), **dense_mlp(width)} for kind in kinds
     ]
     kernel = config.integer_or("conv_L_cache", 3, _DEFAULT, high=1000)
-    return _with_states(family.draft(config, layers), {"type": "short_conv", "conv_kernel": kernel})
+    linear = {
+        "type": "short_conv",
+        "width": config.hidden(),
+        "conv_kernel": kernel,
+        "conv_bias": config.flag_or("conv_bias", False, quiet=True),
+    }
+    return _with_states(family.draft(config, layers), linear)
 
 
 def recurrent_gemma(config: Config) -> Draft:

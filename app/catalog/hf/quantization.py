@@ -43,8 +43,17 @@ def _quantized(q: Config) -> Stored:
     if method in ("mxfp4", "mxfp8", "nvfp4"):
         return Stored(method, method)
     if method in ("gptq", "awq", "autoround", "auto_round", "hqq", "aqlm", "eetq", "gptq_marlin"):
-        bits = q.integer(("bits", "nbits", "w_bit"), 1, 16) or (8 if method == "eetq" else None)
-        group = q.integer(("group_size", "q_group_size"), -1, 1_000_000)
+        inner = q.within("quant_config")
+        inner = (None if inner is None else inner.within("weight_quant_params")) or q  # where HQQ says it
+        bits = inner.integer(("bits", "nbits", "w_bit", "nbits_per_codebook"), 1, 16) or (
+            8 if method == "eetq" else None
+        )
+        if method == "aqlm" and bits is not None:
+            # so many codebooks give one index for each group of weights
+            together = q.integer("in_group_size", 1, 1_000_000) or 1
+            each = bits * (q.integer("num_codebooks", 1, 64) or 1) / together
+            return Stored(None, f"aqlm with {each:g} bits, groups of {together} weights")
+        group = inner.integer(("group_size", "q_group_size"), -1, 1_000_000)
         grouped = f", one scale for {group} weights" if group is not None and group > 0 else ""
         return Stored({4: "int4", 8: "int8"}.get(bits or 0), f"{method} with {bits or 'unknown'} bits{grouped}")
     if method in ("bitsandbytes", "bnb"):
@@ -57,7 +66,19 @@ def _quantized(q: Config) -> Stored:
         algorithm = (q.text("quant_algo") or "").lower()
         known = {"fp8": "fp8", "nvfp4": "nvfp4", "mxfp8": "mxfp8", "w4a16_awq": "int4", "w4a8_awq": "int4"}
         return Stored(known.get(algorithm), f"modelopt {algorithm or 'without an algorithm'}")
+    if method == "torchao":
+        kind = _torchao_kind(q.data.get("quant_type"))
+        formats = (("int4", "int4"), ("int8", "int8"), ("float8", "fp8"))
+        return Stored(next((p for word, p in formats if word in kind), None), f"torchao {kind}".strip())
     return Stored(None, f"{method or 'an unnamed method'}")
+
+
+def _torchao_kind(said: Any) -> str:
+    """Name of torchao's method: text, or the type of an object that describes it."""
+    if isinstance(said, Mapping):
+        default = said.get("default")
+        said = default.get("_type") if isinstance(default, Mapping) else None
+    return said.lower()[:100] if isinstance(said, str) else ""
 
 
 def _compressed(q: Config) -> Stored:

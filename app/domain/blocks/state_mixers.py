@@ -22,6 +22,7 @@ from app.domain.model import (
     Rwkv5,
     Rwkv7,
     RwkvFfn,
+    ShortConvolution,
     StateMixer,
 )
 from app.domain.units import Grid
@@ -50,6 +51,8 @@ def state_mixer_rows(ctx: StepContext, mixer: StateMixer, count: float) -> list[
         rows = _lightning(ctx, mixer, count)
     elif isinstance(mixer, Rwkv5):
         rows = _rwkv5(ctx, mixer, count)
+    elif isinstance(mixer, ShortConvolution):
+        rows = _short_convolution(ctx, mixer, count)
     else:
         rows = _rwkv7(ctx, mixer, count)
     rows.append(ctx.all_reduce(f"{STAGE} all-reduce", STAGE, count))
@@ -138,18 +141,21 @@ def _earlier(ctx: StepContext, size: Grid) -> Grid:
     return size * (before.astype(np.float64) if np.ndim(before) else float(before))
 
 
-def _convolution(ctx: StepContext, channels: Grid, width: int, count: float) -> Op:
-    """Causal convolution over time with its activation; the last inputs are kept for the next step."""
+def _convolution(ctx: StepContext, channels: Grid, width: int, count: float, *, gates: int = 0) -> Op:
+    """Causal convolution over time; the last inputs are kept for the next step.
+
+    Its result goes through an activation, or is multiplied with `gates` inputs of the same width instead.
+    """
     t = ctx.tokens
     row = elementwise(
-        "causal convolution",
+        "gated convolution" if gates else "causal convolution",
         STAGE,
         elements=t * channels,
-        reads=1,
+        reads=1 + gates,
         writes=1,
         activation=ctx.activation,
-        flop_per_element=2.0 * width + 4,
-        exponentials=t * channels,
+        flop_per_element=2.0 * width + (gates or 4),
+        exponentials=0.0 if gates else t * channels,
         count=count,
         formula=f"{width} taps a channel",
     )
@@ -325,6 +331,17 @@ def _lightning(ctx: StepContext, m: LightningAttention, count: float) -> list[Op
         _gated_norm(ctx, w, count),
         _product(ctx, "output projection", h, w, count, "2 tokens heads head_dim hidden / tp"),
     ]  # fmt: skip
+
+
+def _short_convolution(ctx: StepContext, m: ShortConvolution, count: float) -> list[Op]:
+    """One product for the input and both gates, the convolution between the gates, output product."""
+    h = ctx.hidden
+    w = ctx.divide_heads(m.width, "convolution channels")
+    return [
+        _product(ctx, "input and gates", 3 * w, h, count, "2 tokens hidden 3 channels / tp"),
+        _convolution(ctx, w, m.conv, count, gates=2),
+        _product(ctx, "output projection", h, w, count, "2 tokens channels hidden / tp"),
+    ]
 
 
 def _rwkv5(ctx: StepContext, m: Rwkv5, count: float) -> list[Op]:

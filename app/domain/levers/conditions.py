@@ -149,6 +149,17 @@ def wider_than(what: str, bits: float) -> Objection:
     return check
 
 
+def weights_at_least(bits: float) -> Objection:
+    """Weights are not narrower than `bits` now."""
+
+    def check(scenario: Scenario) -> str | None:
+        dtypes = scenario.workload.dtypes
+        now = dtypes.bytes_of("weights") * 8
+        return None if now >= bits else f"weights are stored in {now:g} bits already ({dtypes.weights})"
+
+    return check
+
+
 def activations_at_least(bits: int) -> Objection:
     def check(scenario: Scenario) -> str | None:
         name = scenario.workload.dtypes.activations

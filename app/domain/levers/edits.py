@@ -9,7 +9,7 @@ import numpy as np
 
 from app.domain.blocks.context import StepContext
 from app.domain.cost import CostTable, Op, Tier
-from app.domain.levers.base import Edit, RowEdit, Scenario, TableEdit
+from app.domain.levers.base import RowEdit, TableEdit
 from app.domain.memory import MemoryEdit
 from app.domain.model import Attention, LatentAttention, LayerGroup, Mixer, ModelSpec
 from app.domain.units import Grid
@@ -125,10 +125,6 @@ def more_traffic(
     )
 
 
-def more_launches(matches: Matches, launches: Grid) -> RowEdit:
-    return each(matches, lambda op, _: op.having(launches=op.launches + launches))
-
-
 def slower(matches: Matches, factor: float) -> RowEdit:
     """Rows take so many times as long as a well-tuned kernel: expected time only."""
     return each(matches, lambda op, _: op.having(effort=op.effort * factor))
@@ -210,11 +206,6 @@ def tokens_times(factor: float) -> TableEdit:
         return replace(table, tokens=table.tokens * factor)
 
     return edit
-
-
-def row_change(lever: str, rows: RowEdit, memory: MemoryEdit | None = None) -> Callable[[Scenario], Scenario]:
-    """A change that edits rows and memory."""
-    return lambda scenario: scenario.with_edit(Edit(lever, rows, memory))
 
 
 # ---- models ---------------------------------------------------------------------------------------------------------

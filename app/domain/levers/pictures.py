@@ -34,7 +34,6 @@ from app.domain.precision import PRECISIONS
 from app.domain.units import Grid
 from app.domain.workload import Workload
 
-CACHED_STEPS = ("deepcache", "teacache")
 PATCH_PARALLEL = ("distrifusion", "pipefusion-xdit")
 
 

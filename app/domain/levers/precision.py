@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.domain.blocks.context import StepContext
 from app.domain.cost import Op
+from app.domain.errors import InvalidInput
 from app.domain.levers.base import Edit, Lever, Param, Params, Scenario
 from app.domain.levers.conditions import (
     activations_at_least,
@@ -11,9 +12,11 @@ from app.domain.levers.conditions import (
     first_of,
     needs_nvidia,
     only_in,
+    weights_at_least,
     wider_than,
 )
 from app.domain.levers.edits import each, resident, with_traffic
+from app.domain.precision import PRECISIONS
 from app.domain.units import Grid
 
 WEIGHT_FORMATS = ("int4-marlin", "awq-gptq", "fp8-gemm", "mxfp8-nvfp4", "smoothquant-w8a8", "svdquant")
@@ -26,13 +29,22 @@ def _others(own: str) -> tuple[str, ...]:
     return tuple(name for name in WEIGHT_FORMATS if name != own)
 
 
+def _check_narrower(scenario: Scenario, bits: float) -> None:
+    now = scenario.workload.dtypes.bytes_of("weights") * 8
+    if bits >= now:
+        name = scenario.workload.dtypes.weights
+        raise InvalidInput("bits", f"with its scale a weight would take {bits:g} bits, and has {now:g} now ({name})")
+
+
 def _group_scaled(scenario: Scenario, params: Params) -> Scenario:
     bits = params["bits"] + params["scale_bits"] / params["group"]
+    _check_narrower(scenario, bits)
     return scenario.with_dtypes(weights="int4", weights_bits=bits)
 
 
 def _block_scaled(scenario: Scenario, params: Params) -> Scenario:
     name = "mxfp8" if params["bits"] == 8 else "nvfp4"
+    _check_narrower(scenario, PRECISIONS[name].element_bytes * 8)
     return scenario.with_dtypes(weights=name, activations=name, weights_bits=None)
 
 
@@ -97,7 +109,7 @@ PRECISION_LEVERS: tuple[Lever, ...] = (
         "FP8 linear layers",
         "kernel",
         "Weights and activations are stored and multiplied in fp8.",
-        first_of(activations_at_least(16), needs_nvidia(89, also=OTHERS_WITH_FP8)),
+        first_of(activations_at_least(16), weights_at_least(8), needs_nvidia(89, also=OTHERS_WITH_FP8)),
         change=lambda s, _: s.with_dtypes(weights="fp8", activations="fp8", weights_bits=None),
         memory_lever="compress",
         excludes=_others("fp8-gemm"),

@@ -173,7 +173,10 @@ def get_model(ctx: Ctx, model: Name) -> Response:
 
 @router.post("/models", tags=["models"], summary="Store or copy a model", status_code=201, response_model=ModelAnswer)
 def post_model(ctx: Ctx, body: ModelBody) -> Response:
-    """Store an architecture of your own, import a config.json as `hf_config`, or copy any model with `copy_of`.
+    """Store an architecture of your own, import a config.json, or copy any model with `copy_of`.
+
+    A config.json goes into `hf_config` beside a `name`, or is the whole body as it is; then it is named after its
+    `_name_or_path`.
 
     A model needs `hidden_size`, `vocab_size` and its layers, as `layers` or flat. `assumptions` lists each default that
     was filled in. What is not understood is refused with the field's name, never guessed.

@@ -177,8 +177,9 @@ def create_comparison(
 
     An item is a run, or an estimate with its `kind` and the body of the call that makes it: `bound`
     (`POST /estimates/bound`), `op` (`/estimates/op`), `overlap` (`/estimates/overlap`), `exposed`
-    (`/estimates/exposed-communication`) or `pipeline` (`/estimates/pipeline`). Ratios are given between items that
-    did the same kind of work; where they did not, a finding says so.
+    (`/estimates/exposed-communication`), `pipeline` (`/estimates/pipeline`), `memory`, `kv` or `moe` (`/estimates/` and
+    the same name). Ratios are given between items that did the same kind of work; where they did not, a finding says
+    so.
     """
     stored = compare.create_comparison(ctx, body)
     return FiniteJSONResponse(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, ConfigDict
 
-from app.services import runs
+from app.services import run_json
 from app.services.context import Context
 from app.services.jobs import Job
 from app.services.upload_run import outcome_of
@@ -79,7 +79,7 @@ def job_json(request: Request, ctx: Context, job: Job) -> dict[str, Any]:
         answer["problem"] = refusal(request, job.error)
     if job.state == "done" and job.upload_id is not None:
         try:
-            answer["result"] = runs.outcome_json(ctx, outcome_of(ctx, job.upload_id, job.created))
+            answer["result"] = run_json.outcome_json(ctx, outcome_of(ctx, job.upload_id, job.created))
         except NotFound:
             answer["result"] = None  # its runs were deleted since
     return answer

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel
 
-from app.services import runs, tables
+from app.services import run_json, tables
 from app.services.tables import MappingBody
 from app.web.deps import Ctx
 from app.web.errors import FiniteJSONResponse
@@ -44,7 +44,7 @@ class MappingListAnswer(Loose):
 def list_mappings(ctx: Ctx) -> Response:
     """Mappings, the one changed last first, and under `waiting` the tables that nobody explained yet."""
     items = [tables.mapping_json(stored) for stored in tables.list_mappings(ctx)]
-    waiting = [runs.upload_json(upload) for upload in tables.list_waiting(ctx)]
+    waiting = [run_json.upload_json(upload) for upload in tables.list_waiting(ctx)]
     return FiniteJSONResponse({"items": items, "total": len(items), "waiting": waiting})
 
 

@@ -8,11 +8,13 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from app.importers.base import UnreadableUpload
-from app.services import history, links, runs
+from app.services import history, links, run_changes, run_json, run_list, runs
 from app.services.check import CheckRequest, check_run
 from app.services.context import Context
 from app.services.jobs import Job
-from app.services.runs import RunPatch, RunQuery, lint_table
+from app.services.run_changes import RunPatch
+from app.services.run_json import lint_table
+from app.services.run_list import RunQuery
 from app.services.upload_run import submit_file
 from app.storage.errors import Busy
 from app.web import errors
@@ -172,7 +174,7 @@ def _store(request: Request, ctx: Context, file: ReceivedFile, fields: dict[str,
     outcome = submit_file(ctx, file.take(), file.name, **fields)
     if isinstance(outcome, Job):
         return 202, job_json(request, ctx, outcome)
-    return (201 if outcome.created else 200), runs.outcome_json(ctx, outcome)
+    return (201 if outcome.created else 200), run_json.outcome_json(ctx, outcome)
 
 
 def _location(status: int, answer: dict[str, Any]) -> dict[str, str]:
@@ -196,8 +198,8 @@ def list_runs(
 ) -> Response:
     """Runs with their headline metrics, newest first. `sort` takes created_at, name or a metric (`ttft_s.p99`)."""
     query = RunQuery(format=format, model=model, hardware=hardware, tag=tag, q=q, since=since, sort=sort)
-    page = runs.list_runs(ctx, query, limit=limit, cursor=cursor)
-    items = [runs.list_item_json(item) for item in page.items]
+    page = run_list.list_runs(ctx, query, limit=limit, cursor=cursor)
+    items = [run_json.list_item_json(item) for item in page.items]
     return FiniteJSONResponse({"items": items, "next": page.next, "total": page.total})
 
 
@@ -262,19 +264,19 @@ def lint_checks() -> Response:
 @router.get("/runs/{run}", tags=["runs"], summary="One run", response_model=RunAnswer)
 def get_run(ctx: Ctx, run: RunId) -> Response:
     """The run with every metric, where each was read from, its findings, and its steps against their bounds."""
-    return FiniteJSONResponse(runs.run_json(runs.get_view(ctx, run)))
+    return FiniteJSONResponse(run_json.run_json(runs.get_view(ctx, run)))
 
 
 @router.patch("/runs/{run}", tags=["runs"], summary="Link, rename, tag", response_model=RunAnswer)
 def patch_run(ctx: Ctx, run: RunId, body: RunPatch) -> Response:
     """Change what people state about a run; what the file said stays. A field left out stays, null takes it back."""
-    return FiniteJSONResponse(runs.run_json(runs.update_run(ctx, run, body)))
+    return FiniteJSONResponse(run_json.run_json(run_changes.update_run(ctx, run, body)))
 
 
 @router.delete("/runs/{run}", tags=["runs"], summary="Delete a run", status_code=204)
 def delete_run(ctx: Ctx, run: RunId) -> Response:
     """Delete a run. With the last run of its upload goes the file. Comparisons keep what they show."""
-    runs.delete_run(ctx, run)
+    run_changes.delete_run(ctx, run)
     return Response(status_code=204)
 
 

@@ -15,8 +15,9 @@ from app.domain.errors import InvalidInput
 from app.services import compare, share
 from app.services.compare import MAX_ITEMS, MAX_LABEL, MAX_NOTES, MAX_TITLE, ComparisonRequest
 from app.services.compare_communication import CALLS
+from app.services.compare_pages import PAGES
 from app.services.context import Context
-from app.services.runs import RunQuery, list_runs
+from app.services.run_list import RunQuery, list_runs
 from app.services.share import ShareRequest
 from app.storage.errors import NotFound
 from app.storage.records import StoredComparison
@@ -153,7 +154,7 @@ def _shown(ctx: Context, item: BuiltItem) -> _ShownItem:
         return _ShownItem(item, summary.name, f"run, {summary.format}")
     request = item.request
     if item.question:
-        what = CALLS[item.question]
+        what = CALLS.get(item.question) or f"{PAGES[item.question]}, {_name(ctx, request, 'model')}"
         on = f" on {_name(ctx, request, 'hardware')}" if "hardware" in request else ""
         return _ShownItem(item, f"{what}{on}", "estimate")
     op = request.get("op")

@@ -10,16 +10,16 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from app.domain.errors import InvalidInput
-from app.services import diagnose, diagnoses, runs, share
+from app.services import diagnose, diagnoses, run_list, runs, share
 from app.services.context import Context
-from app.services.runs import RunQuery
+from app.services.run_list import RunQuery
 from app.services.share import ShareRequest
 from app.storage.errors import NotFound
 from app.storage.records import StoredDiagnosis
 from app.web import rendering, share_links
 from app.web.deps import Ctx
 from app.web.diagnose_form import MAX_ADDRESS, DiagnoseForm, form_of, read_form
-from app.web.diagnose_view import told, view
+from app.web.diagnose_view import view
 from app.web.forms import FormTexts, sentence
 
 router = APIRouter(include_in_schema=False)
@@ -105,7 +105,7 @@ def _picker(
 
 
 def _offered(ctx: Context) -> list[dict[str, Any]]:
-    items = runs.list_runs(ctx, RunQuery(), limit=OFFERED_RUNS).items
+    items = run_list.list_runs(ctx, RunQuery(), limit=OFFERED_RUNS).items
     return [
         {"id": item.run.id, "name": item.run.name, "note": item.model_name or item.run.model_hint or ""}
         for item in items
@@ -190,9 +190,7 @@ def moved_page(
         moved = diagnoses.moved_json(ctx, before, after)
     except InvalidInput as error:
         return rendering.error(request, 422, "These walks cannot be compared", _words(error))
-    return rendering.page(
-        request, "diagnosis_moved.html", {"moved": moved, "before": before, "after": after, "told": told}
-    )
+    return rendering.page(request, "diagnosis_moved.html", {"moved": moved, "before": before, "after": after})
 
 
 @router.post("/diagnose/{diagnosis_id}/delete")

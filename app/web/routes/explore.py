@@ -356,7 +356,7 @@ def operations_table(result: dict[str, Any]) -> dict[str, Any]:
             op["hbm_bytes"],
             op["net_bytes"],
             op["launches"],
-            op["intensity_flop_per_byte"],
+            op["intensity_flop_per_byte"] if op["hbm_bytes"] else {"text": "none", "title": "No bytes cross HBM"},
             op["time_s"],
             op["time_s"] * op["count"],
             op["time_s"] * op["count"] / total,

@@ -17,12 +17,14 @@ from app.services import catalogue, hardware_pages, listing
 from app.services.catalogue import HardwareEntry
 from app.services.context import Context
 from app.services.hardware_pages import HardwareQuery
+from app.services.what_if import WhatIf, opening
 from app.storage.errors import Conflict
 from app.web import rendering
 from app.web.deps import Ctx
 from app.web.formatting import Scale
 from app.web.forms import FormErrors, FormTexts, sentence
 from app.web.hardware_form import GROUPS, HardwareForm, differences, read_form, shown_form
+from app.web.routes.explore import explore_address
 
 router = APIRouter(include_in_schema=False)
 
@@ -126,7 +128,7 @@ def _sheet(request: Request, ctx: Context, entry: HardwareEntry, problem: str = 
         "entry": entry,
         "profile": entry.profile,
         "address": address_of(entry),
-        "explore_url": rendering.query("/explore", hardware=entry.id),
+        "explore_url": explore_address(opening(ctx, WhatIf(hardware=entry.id))),
         "api_url": f"/api/v1{address_of(entry)}",
         "runs_url": rendering.query("/runs", hardware=entry.id),
         "origin": _origin(ctx, entry),

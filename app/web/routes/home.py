@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from app.services import compare, runs
+from app.services import compare, run_list
 from app.services.context import Context
-from app.services.runs import RunListItem
+from app.services.run_list import RunListItem
 from app.services.what_if import choices, opening
 from app.web import formatting, rendering
 from app.web.deps import Ctx
@@ -50,7 +50,7 @@ def home(request: Request, ctx: Ctx) -> HTMLResponse:
 
 def recent(ctx: Context) -> dict[str, Any]:
     """The newest files' runs with their distance from the bound, and the newest comparisons."""
-    files, run_count = runs.recent_files(ctx, RECENT_FILES)
+    files, run_count = run_list.recent_files(ctx, RECENT_FILES)
     frozen = compare.list_comparisons(ctx, limit=RECENT_COMPARISONS)
     return {
         "recent_runs": [_line(file.newest, file.others) for file in files],

@@ -50,7 +50,7 @@ from app.services.kv_what_if import (
     step_split,
     write_lengths,
 )
-from app.services.runs import RunQuery, list_runs
+from app.services.run_list import RunQuery, list_runs
 from app.services.what_if import WhatIf, choices
 from app.web import formatting, rendering
 from app.web.deps import Ctx
@@ -179,6 +179,7 @@ def _result(ctx: Context, found: KvAnswer, base: str) -> dict[str, Any]:
     contexts = contexts_for(found)
     lines = curves(ctx, found, contexts)
     body = json.dumps(found.request, separators=(",", ":"))
+    said = _conditions(found)
     exact = not {"sequences", "run"}.isdisjoint(found.request) or estimate.lengths.values.size == 1
     return {
         "result": result,
@@ -189,7 +190,10 @@ def _result(ctx: Context, found: KvAnswer, base: str) -> dict[str, Any]:
         "sources": sources_table(result),
         "summary": f"{estimate.model.name}, {estimate.hardware.name if estimate.hardware else ''}, "
         f"{found.asked.words}" + (f", TP {state.tp}" if state.tp > 1 else ""),
-        "label": f"decode {_conditions(found)}"[:200],
+        # more lengths than an address carries stand for their mean in a request: then the step alone is compared
+        "tray": {"kind": "estimate", "estimate": "kv", "request": found.request, "label": f"KV cache, {said}"[:200]}
+        if exact
+        else {"kind": "estimate", "request": found.bound_request, "label": f"decode {said}"[:200]},
         "address": base + rendering.query("/kv", **state.query()),
         "explore": rendering.query("/explore", **_lab(found)),
         "curl": f"curl -sS {base}/api/v1/estimates/kv -H 'content-type: application/json' -d '{_quoted(body)}'"

@@ -18,10 +18,12 @@ from app.services import catalogue, model_pages
 from app.services.catalogue import ModelEntry
 from app.services.context import Context
 from app.services.references import parse_model
+from app.services.what_if import WhatIf, opening
 from app.storage.errors import Conflict
 from app.web import rendering
 from app.web.deps import Ctx
 from app.web.forms import sentence
+from app.web.routes.explore import explore_address
 
 router = APIRouter(include_in_schema=False)
 
@@ -98,7 +100,7 @@ def store(request: Request, ctx: Ctx, form: Posted) -> Response:
     except Conflict as error:
         return _page(request, ctx, replace(form, name_error=sentence(str(error))), entry, 409)
     if form.explore and saved.model.supported:
-        return RedirectResponse(_explore_url(saved), status_code=303)
+        return RedirectResponse(_explore_url(ctx, saved), status_code=303)
     return RedirectResponse(f"/models/{quote(saved.id, safe='')}", status_code=303)
 
 
@@ -123,10 +125,13 @@ def _with_error(form: ImportForm, error: InvalidInput) -> ImportForm:
     return replace(form, config_error=sentence(f"{path}: {error.reason}" if path else f"The text {error.reason}"))
 
 
-def _explore_url(entry: ModelEntry) -> str:
-    """The lab with this model. The precision of a quantised checkpoint is only offered on the model's page: whether a
-    device can run it is another question."""
-    return rendering.query("/explore", model=entry.id)
+def _explore_url(ctx: Context, entry: ModelEntry) -> str:
+    """The lab with this model, in a question that suits it.
+
+    The precision of a quantised checkpoint is only offered on the model's page: whether a device can run it is another
+    question.
+    """
+    return explore_address(opening(ctx, WhatIf(model=entry.id)))
 
 
 def _context(ctx: Context, form: ImportForm, entry: ModelEntry | None) -> dict[str, Any]:

@@ -18,11 +18,13 @@ from app.services import catalogue, model_pages
 from app.services.catalogue import ModelEntry
 from app.services.context import Context
 from app.services.model_pages import ModelQuery
+from app.services.what_if import WhatIf, opening
 from app.storage.errors import Conflict
 from app.web import rendering
 from app.web.deps import Ctx
 from app.web.formatting import Scale
 from app.web.forms import FormTexts, sentence
+from app.web.routes.explore import explore_address
 from app.web.routes.hardware import heading_of, offered
 from app.web.security import NotStrictJson, check_json
 
@@ -105,7 +107,7 @@ def _sheet(request: Request, ctx: Context, entry: ModelEntry, problem: str = "",
         "entry": entry,
         "model": entry.model,
         "address": address_of(entry),
-        "explore_url": rendering.query("/explore", model=entry.id),
+        "explore_url": explore_address(opening(ctx, WhatIf(model=entry.id))),
         "api_url": f"/api/v1{address_of(entry)}",
         "runs_url": rendering.query("/runs", model=entry.id),
         "origin": _origin(ctx, entry),

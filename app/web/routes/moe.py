@@ -142,7 +142,7 @@ def result_context(ctx: Any, found: MoeAnswer, base: str) -> dict[str, Any]:
         "load": load_table(result["load"]),
         "sources": sources_table(result),
         "summary": summary(estimate),
-        "label": f"Experts, {conditions(estimate)}"[:200],
+        "label": f"Experts at {result['overlap']}, {conditions(estimate)}"[:200],
         "conditions": conditions(estimate),
         "address": base + rendering.query("/moe", **state.query()),
         "state_query": rendering.query("", **state.query()).removeprefix("?"),

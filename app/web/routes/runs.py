@@ -27,17 +27,19 @@ from app.importers import guide
 from app.importers.base import UnreadableUpload
 from app.importers.registry import IMPORTERS
 from app.importers.table import UnmappedTable
-from app.services import runs, tables
+from app.services import run_changes, run_json, run_list, runs, tables
 from app.services.ceilings import measured_ceilings
 from app.services.context import Context
 from app.services.diagnose import triage_json
 from app.services.examples import remove_examples
 from app.services.history import place_of
 from app.services.jobs import Job
+from app.services.run_changes import RunPatch
 from app.services.run_lengths import length_summaries, lengths_of_run
+from app.services.run_list import RunQuery
 from app.services.run_points import PointChart, best_point, point_charts, points_table, step_charts, sweep_of
 from app.services.run_sweep import Sweep, sweeps_of
-from app.services.runs import RunPatch, RunQuery, RunView
+from app.services.runs import RunView
 from app.services.upload_run import UploadOutcome, submit_file
 from app.storage.errors import Busy, StorageError
 from app.web import formatting, kernel_view, rendering
@@ -146,7 +148,7 @@ SHAPE_FIELDS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
 
 
 @router.get("/runs")
-def run_list(request: Request, ctx: Ctx) -> HTMLResponse:
+def runs_page(request: Request, ctx: Ctx) -> HTMLResponse:
     return _list_page(request, ctx)
 
 
@@ -158,8 +160,8 @@ def _list_page(request: Request, ctx: Context, status: int = 200, **more: Any) -
         sort=asked.get("sort", "").strip()[:60] or "-created_at",
     )
     cursor = asked.get("cursor", "")[:4000] or None
-    page = runs.list_runs(ctx, query, limit=PAGE, cursor=cursor)
-    facets = runs.facets(ctx)
+    page = run_list.list_runs(ctx, query, limit=PAGE, cursor=cursor)
+    facets = run_list.facets(ctx)
     names = {**dict(runs.known_names(ctx)[0]), **dict(runs.known_names(ctx)[1])}
     chosen = {
         "format": query.format,
@@ -201,7 +203,7 @@ def _list_page(request: Request, ctx: Context, status: int = 200, **more: Any) -
     return rendering.page(request, "runs.html", context, status, part="runs_list.html")
 
 
-def _list_row(item: runs.RunListItem) -> dict[str, Any]:
+def _list_row(item: run_list.RunListItem) -> dict[str, Any]:
     run = item.run
     shown = next(
         ((words, unit, run.headline[key]) for key, words, unit in _HEADLINES if key in run.headline),
@@ -355,7 +357,7 @@ def confirm_delete(request: Request, ctx: Ctx, run_id: str) -> HTMLResponse:
 
 @router.post("/runs/{run_id}/delete")
 def delete(request: Request, ctx: Ctx, run_id: str) -> Response:
-    runs.delete_run(ctx, run_id)
+    run_changes.delete_run(ctx, run_id)
     return redirect(request, "/runs")
 
 
@@ -372,11 +374,11 @@ def _change(request: Request, ctx: Context, run_id: str, typed: dict[str, str]) 
     problems: dict[str, str] = {}
     is_finding = typed.get("part") == "finding"
     try:
-        view = runs.update_run(ctx, run_id, _patch(view, typed, problems))
+        view = run_changes.update_run(ctx, run_id, _patch(view, typed, problems))
         if is_finding and typed.get("all_runs") == "1":
-            runs.acknowledge_in_file(ctx, view, typed["check"], typed["note"])
+            run_changes.acknowledge_in_file(ctx, view, typed["check"], typed["note"])
         if typed.get("whole_file") == "1":
-            runs.copy_to_file(ctx, run_id)
+            run_changes.copy_to_file(ctx, run_id)
             view = runs.get_view(ctx, run_id)
     except InvalidInput as error:
         name = str(error.loc[-1]) if error.loc else ""
@@ -510,7 +512,7 @@ def _run_context(
         "partial": partial,
         "view": view,
         "run": run,
-        "member": runs.member_name(run),
+        "member": run_json.member_name(run),
         "untried": "" if guide.is_tried(run.format) else guide.UNTRIED,
         "mapping_id": next((f.fields[0] for f in run.upload.findings if f.check == "remembered-mapping"), ""),
         "parsed": parsed,
@@ -796,7 +798,7 @@ def _facts(view: RunView) -> list[tuple[str, str]]:
         ("Precision in the file", ", ".join(f"{k} {v}" for k, v in w.dtypes.items())),
         ("Quantisation", w.extra.get("quantization")),
         ("Software", ", ".join(f"{k} {v}" for k, v in parsed.software.items())),
-        ("Measured", parsed.measured_at),
+        ("Measured", formatting.when_stated(parsed.measured_at)),
         *((label, value if isinstance(value, str) else _number(value)) for label, value in _also(parsed).items()),
     ]
     return [(term, str(text)) for term, text in found if text not in (None, "")]
