@@ -358,7 +358,11 @@ def _busy_share(m: float, n: float, k: float, groups: float, units: float) -> fl
 
 
 def step_class(table: CostTable, workload: Workload, family: str) -> str:
-    """Class of a whole step: phase, precision of its products and weights, experts, device family."""
+    """Class of a whole step: phase, experts, how its products take their weights, device family.
+
+    Families differ in what they reach of the peaks of narrow products, so in prefill these stand apart. A decode step
+    reads bytes, whatever their width: one class holds all native widths.
+    """
     weights = "native"
     for op in table.ops:
         if op.kind == "gemm" and op.direction == "forward":
@@ -367,8 +371,8 @@ def step_class(table: CostTable, workload: Workload, family: str) -> str:
                 weights = PRECISION_CLASSES[op.dtype]
             elif stored < 0.9 * product:
                 weights = "dequantised"
-            elif PRECISION_CLASSES[op.dtype] != "16bit":
-                weights += f" {PRECISION_CLASSES[op.dtype]}"  # families differ in what they reach of these peaks
+            elif workload.phase == "prefill" and PRECISION_CLASSES[op.dtype] != "16bit":
+                weights += f" {PRECISION_CLASSES[op.dtype]}"
             break
     if workload.phase != "train" and workload.parallel.pp > 1:
         weights += " over stages"
@@ -376,12 +380,27 @@ def step_class(table: CostTable, workload: Workload, family: str) -> str:
     return f"{workload.phase}/{experts}/{weights}/{family}"
 
 
+def on_stack(key: str, stack: str) -> str:
+    """The class of a step whose kernels run on the stack of another step, as after a lever.
+
+    Classes of narrow and wide products can rest on measurements of different engines. A lever that narrows products
+    does not change the engine, so it must not gain what lies between two of them.
+    """
+    phase, experts, weights, family = key.split("/")
+    over = " over stages" if weights.endswith(" over stages") else ""
+    wide = stack.split("/")[2].removesuffix(" over stages") == "native"
+    if wide and weights.startswith("native"):
+        weights = f"native{over}"
+    return f"{phase}/{experts}/{weights}/{family}"
+
+
 def step_seconds(
-    bound: Bound, calibration: Calibration, workload: Workload | None
+    bound: Bound, calibration: Calibration, workload: Workload | None, stack: str | None = None
 ) -> tuple[Seconds, tuple[tuple[Fit, int], ...], tuple[Fit, int] | None, Array]:
     """Forecast of a single question: its seconds, the kernel fits of its rows, the step's fit, and seconds a row.
 
-    Without a workload the table is an operation by itself: no residual factor, no host.
+    Without a workload the table is an operation by itself: no residual factor, no host. `stack` is the class of the
+    step before any lever (see `on_stack`).
     """
     table = bound.table
     features = kernel_features(bound)
@@ -394,7 +413,8 @@ def step_seconds(
     if workload is None:
         waiting = float(bound.terms["imbalance"]) + float(bound.terms["sync"])
         return float(seconds.sum()) + waiting, fits, None, seconds
-    step_fit = calibration.step(step_class(table, workload, bound.ceilings.family))
+    key = step_class(table, workload, bound.ceilings.family)
+    step_fit = calibration.step(on_stack(key, stack) if stack else key)
     return combine(bound, seconds, step_fit[0], workload), fits, step_fit, seconds
 
 

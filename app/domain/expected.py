@@ -25,13 +25,19 @@ class Expected:
     basis: str
 
 
-def expected_time(bound: Bound, calibration: Calibration = UNCALIBRATED, workload: Workload | None = None) -> Expected:
+def expected_time(
+    bound: Bound,
+    calibration: Calibration = UNCALIBRATED,
+    workload: Workload | None = None,
+    stack: str | None = None,
+) -> Expected:
     """Forecast of a single question, never below its bound.
 
     `bound` is that of vendor peaks: fits are shares of those. With a workload the table is a step; without one it is an
-    operation by itself. Without a calibration the forecast is a judgement, and says so.
+    operation by itself. After levers `stack` is the class of the step before them (`calibration.on_stack`). Without a
+    calibration the forecast is a judgement, and says so.
     """
-    middle, fits, step, seconds = step_seconds(bound, calibration, workload)
+    middle, fits, step, seconds = step_seconds(bound, calibration, workload, stack)
     total = float(seconds.sum()) or 1.0
     shares: dict[str, float] = {}
     up_by: dict[str, tuple[Fit, int]] = {}

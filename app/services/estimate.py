@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from app.catalog.calibration import load_calibration
+from app.domain.calibration import step_class
 from app.domain.collectives import COLLECTIVES
 from app.domain.cost import TIERS, CostTable, over_operations
 from app.domain.errors import InvalidInput, MissingFigure
@@ -31,10 +32,14 @@ from app.services.references import resolve_hardware, resolve_model
 
 @dataclass(slots=True)
 class Worked:
-    """What the steps of one path of levers share: most levers leave the rows, or the memory, of the step before."""
+    """What the steps of one path of levers share: most levers leave the rows, or the memory, of the step before.
+
+    `stack` is the class of the first step, whose residual factor the others are forecast with.
+    """
 
     rows: dict[tuple[int, Workload], StepRows] = field(default_factory=dict)
     memory: dict[tuple[object, ...], MemoryUse] = field(default_factory=dict)
+    stack: str = ""
 
 
 @dataclass(frozen=True)  # no slots: forecast and memory are worked out when they are first asked for
@@ -64,7 +69,7 @@ class BoundEstimate:
         """What a well-tuned stack takes, from the fitted kernels and steps."""
         if self.ledger:
             return self.ledger[-1].after.expected
-        return _forecast(self.hardware, self.bound, self.workload)
+        return _forecast(self.hardware, self.bound, self.workload, self.worked.stack)
 
     @cached_property
     def memory(self) -> MemoryUse:
@@ -185,6 +190,7 @@ def _evaluate(
 ) -> BoundEstimate:
     workload = scenario.workload
     table = scenario.table(hardware.ranks_per_node, worked.rows)
+    worked.stack = worked.stack or step_class(table, workload, roofs.family)
     bound = lower_bound(table, roofs, launch_mode=workload.launch_mode)
     notes = [*assumptions, *roofs.notes_for(workload), *table.assumptions]
     streamed = float(over_operations(table.streamed_bytes() * table["count"]))
@@ -195,19 +201,26 @@ def _evaluate(
     return BoundEstimate(hardware=hardware, scenario=scenario, bound=bound, assumptions=tuple(notes), worked=worked)
 
 
-def expected_step_time(hardware: HardwareProfile, scenario: Scenario, choice: CeilingChoice = "peak") -> float:
-    """Expected seconds of one step of a scenario. Raises what `bound_of` raises."""
-    return _evaluate(hardware, scenario, ceilings(hardware, choice), (), Worked()).expected.time
+def expected_step_time(
+    hardware: HardwareProfile, scenario: Scenario, choice: CeilingChoice = "peak", stack: str = ""
+) -> float:
+    """Expected seconds of one step of a scenario, on another step's `stack` where one is given.
+
+    Raises what `bound_of` raises.
+    """
+    return _evaluate(hardware, scenario, ceilings(hardware, choice), (), Worked(stack=stack)).expected.time
 
 
-def _forecast(hardware: HardwareProfile, bound: Bound, workload: Workload | None = None) -> Expected:
+def _forecast(
+    hardware: HardwareProfile, bound: Bound, workload: Workload | None = None, stack: str | None = None
+) -> Expected:
     """What a well-tuned stack takes. Fits are shares of vendor peaks, whatever ceilings the bound was asked with."""
     peaks = bound
     if "achievable" in bound.ceilings.names.values():
         roofs = replace(ceilings(hardware), cache=bound.ceilings.cache)
         mode = "graph" if workload is None else workload.launch_mode
         peaks = lower_bound(bound.table, roofs, launch_mode=mode)
-    forecast = expected_time(peaks, load_calibration(), workload)
+    forecast = expected_time(peaks, load_calibration(), workload, stack)
     floor = float(bound.overlapped)
     if forecast.low >= floor:
         return forecast

@@ -107,7 +107,7 @@ def estimate_memory(ctx: Context, request: MemoryRequest) -> MemoryEstimate:
     )
     fit = None
     if request.make_it_fit and hardware.memory_capacity is not None:
-        fit = _search(hardware, model, workload, levers, reserve, request.ceilings)
+        fit = _search(hardware, model, workload, levers, reserve, request.ceilings, bound.worked.stack)
     return MemoryEstimate(
         bound=bound,
         use=uses[-1],
@@ -152,6 +152,7 @@ def _search(
     levers: Sequence[LeverRequest],
     reserve: Reserve,
     choice: CeilingChoice,
+    stack: str,
 ) -> Fit:
     domain = hardware.ranks_per_node
     capacity = hardware.memory_capacity
@@ -162,7 +163,7 @@ def _search(
         return memory_use(scenario.model, scenario.workload, None, ranks_per_node=domain, edit=edit).peak
 
     def time_of(scenario: Scenario) -> float:
-        return expected_step_time(hardware, scenario, choice)
+        return expected_step_time(hardware, scenario, choice, stack)
 
     return make_it_fit(
         LEVERS,

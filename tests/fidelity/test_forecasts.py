@@ -11,10 +11,12 @@ from app.catalog.loader import load_catalog
 from app.domain.calibration import Calibration, Fit, kernel_features
 from app.domain.expected import expected_time
 from app.domain.hardware import device_family
+from app.domain.levers.base import LeverRequest
 from app.domain.lower_bound import Bound, ceilings, lower_bound
 from app.domain.single_op import attention_table, collective_table, elementwise_table, gemm_table
 from app.domain.step import cost_table
 from app.domain.workload import Dtypes, Parallel, Workload
+from app.services.estimate import bound_of
 
 HARDWARE = load_catalog().hardware
 H200 = HARDWARE["nvidia-h200-sxm"]
@@ -139,3 +141,15 @@ def test_fits_are_shares_of_peaks_with_few_parameters() -> None:
         assert fit.low < 1 < fit.high
         assert fit.rows > 0
         assert fit.sources
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_narrower_products_gain_no_more_in_the_forecast_than_bytes_and_peaks_allow(phase: str) -> None:
+    """Half the bytes at twice the peak: a class of fp8 steps measured on another engine must not add to that."""
+    for id_ in ("mixtral-8x7b", "llama-3.1-70b"):
+        workload = Workload(phase=phase, batch=64, context_len=8000 * (phase == "decode"), parallel=Parallel(tp=8))
+        ledger = bound_of(
+            HARDWARE["nvidia-h100-sxm"], load_catalog().models[id_], workload, levers=[LeverRequest("fp8-gemm")]
+        ).ledger
+        before, after = ledger[0].before.expected.time, ledger[0].after.expected.time
+        assert 0.5 * before <= after < before, id_
