@@ -126,7 +126,7 @@ def _table(data: Mapping[str, Any], key: str, read: Any) -> dict[str, Any]:
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "metrics": ("name", "label", "unit", "kind", "how", "find", "choices", "least", "most"),
     "thresholds": ("name", "metric", "value", "unit", "origin", "note"),
-    "leaves": ("id", "title", "why", "techniques", "confirm", "measure_next", "avoid"),
+    "leaves": ("id", "title", "why", "techniques", "confirm", "measure_next", "avoid", "addresses", "goal"),
     "symptoms": ("id", "see", "test", "join", "cause", "go", "avoid", "scenarios"),
 }
 _NODE = ("id", "question", "test", "join", "if_yes", "if_no", "finding", "why")
@@ -177,6 +177,8 @@ def _leaf(fields: Fields) -> Leaf:
         confirm=_need(fields, "confirm", CONFIRM),
         measure_next=_text(fields, "measure_next", 200),
         avoid=_text(fields, "avoid", 200),
+        addresses=fields.texts("addresses", 5),
+        goal=cast("Any", fields.choice("goal", ("time", "memory")) or "time"),
     )
 
 
@@ -207,6 +209,11 @@ def _check_leaves(read: TreeFiles, techniques: Mapping[str, Any]) -> None:
             if id_ not in techniques:
                 loc = ("leaves", place, "techniques", number)
                 raise InvalidInput(loc, f"{leaf.id} names {id_!r}, which is no technique of the library")
+        for number, name in enumerate(leaf.addresses):
+            metric = read.metrics.get(name)
+            if metric is None or metric.kind != "number" or metric.unit != "1":
+                loc = ("leaves", place, "addresses", number)
+                raise InvalidInput(loc, f"{leaf.id} addresses {name!r}, which is no share that a metric has")
 
 
 # ---- nodes and trees --------------------------------------------------------------------------------------------

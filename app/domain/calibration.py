@@ -406,7 +406,10 @@ def step_seconds(
     features = kernel_features(bound)
     parameters, fits = parameters_of(calibration, features.keys)
     each = kernel_seconds(features, parameters)
-    each = np.maximum(each, bound.op_time) * table["effort"]
+    each = np.maximum(each, bound.op_time)
+    # a worse kernel is slower at its work; what every launch costs is no work. A collective's latency is.
+    fixed = np.where(bound.op_net > 0, 0.0, parameters[PARAMETERS.index("floor")] * features.launches)
+    each = fixed + (each - fixed) * table["effort"]
     if table["hidden"].any():
         each = np.where(bound.op_net > 0, each * (1.0 - table["hidden"]), each)
     seconds = each * table["count"]

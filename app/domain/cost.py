@@ -40,7 +40,7 @@ class Op:
     act_read/act_write    bytes of activations; they may stay in cache between two operations
     act_backward  bytes of activations read and written by the row's backward pass, where its kind's rule is not exact
     net           bytes sent one way on each tier, by the ring algorithm
-    effort        expected time over that of a well-tuned kernel (the bound does not know it)
+    effort        expected time over that of a well-tuned kernel, launches apart (the bound does not know it)
     hidden        share of a collective that runs behind independent work (the serial bound does not know it)
     skew          extra time of the busiest rank over the mean rank (routing), a share of the row's time
     net_backward  how many times as much a collective's backward pass sends

@@ -112,7 +112,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A direction with its techniques, the best first. `confirm` names the page that can confirm or refute it."""
+    """A direction with its techniques, the best first. `confirm` names the page that can confirm or refute it.
+
+    `addresses` are metrics whose value is the share of the step that the direction is about, the most exact first.
+    With the goal memory, techniques are ranked by the memory that they free, and none may take more.
+    """
 
     id: str
     title: str
@@ -121,6 +125,8 @@ class Leaf:
     confirm: str
     measure_next: str
     avoid: str
+    addresses: tuple[str, ...] = ()
+    goal: Literal["time", "memory"] = "time"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -42,6 +43,11 @@ STRENGTH: Mapping[str, int] = {"user": 0, "measured": 1, "derived": 2, "estimate
 
 USUAL_RESERVE = 0.1
 """Share of a device's memory that serving engines leave free by default."""
+
+LARGE_ATTENTION = 0.4
+STREAMS_WELL = 0.5
+"""As the decode tree asks: attention is worth a question from this share of a step, and streams well from this share of
+the bandwidth. A cache too small to fill both can only be read badly."""
 
 KERNEL_SHARES: Mapping[str, tuple[str, ...]] = {
     "attn_share": ("attention",),
@@ -124,15 +130,22 @@ def _derived(known: Mapping[str, Evidence]) -> Iterator[Evidence]:
         if binding in ("compute", "hbm"):
             yield made("exposed_comm_share", left, source, "achieved_of_bound", limit="at_most")
             yield made("a2a_share", left, source, "achieved_of_bound", limit="at_most")
-    elif reached is None and mfu is not None and mfu <= 1:
-        # not from MBU: a counter of the device also counts bytes that need not move
+    elif reached is None and mfu is not None:
+        # not from an MBU below 1: a counter of the device also counts bytes that need not move
         source = "the bound is at least the compute term (MFU)"
         yield made("achieved_of_bound", mfu, source, "mfu", limit="at_least")
+    for name, words in (("hfu", "HFU"), ("mbu", "MBU")):
+        over = _exact(known, name)
+        if reached is None and over is not None and over > 1:
+            yield made(
+                "achieved_of_bound", over, f"{words} is above 1, which no device reaches", name, limit="at_least"
+            )
     idle = [(value, name) for name in _IDLE if (value := _exact(known, name)) is not None and 0 < value <= 1]
     if mbu is None and idle:
         share, name = max(idle)
         source = f"nothing moves while the device waits ({name})"
         yield made("mbu", 1.0 - share, source, name, limit="at_most")
+    yield from _streaming(known, mbu, made)
     beside = [value for name in ("vae_share", "text_share") if (value := _exact(known, name)) is not None]
     if beside:
         names = [name for name in ("vae_share", "text_share") if name in known]
@@ -166,6 +179,31 @@ def _derived(known: Mapping[str, Evidence]) -> Iterator[Evidence]:
         yield made("rank_token_max_over_mean", 1.0, "one device", "devices")
 
 
+def _streaming(known: Mapping[str, Evidence], mbu: float | None, made: Callable[..., Evidence]) -> Iterator[Evidence]:
+    """How long the attention of a decode step must take for its cache, and how well it streams it."""
+    cached, attention = _exact(known, "kv_byte_share"), _exact(known, "attn_share")
+    if mbu is None or mbu > 1:
+        return
+    if cached is not None:
+        floor = mbu * cached
+        source = "at least the time in which HBM can deliver the cache: MBU x KV share of the bytes"
+        yield made("attn_share", floor, source, "mbu", "kv_byte_share", limit="at_least")
+        if attention:
+            source = "MBU x KV share of the bytes / attention share"
+            yield made("attn_stream", min(floor / attention, 1.5), source, "mbu", "kv_byte_share", "attn_share")
+        elif floor < LARGE_ATTENTION * STREAMS_WELL:
+            source = "at most: the cache in the least time that makes attention worth asking about"
+            yield made("attn_stream", floor / LARGE_ATTENTION, source, "mbu", "kv_byte_share", limit="at_most")
+        else:
+            # the weights are read beside it, not behind it
+            least = floor / (1.0 - mbu * (1.0 - cached)) if mbu * (1.0 - cached) < 1.0 else floor
+            source = "at least: the cache in all the time that the weights leave"
+            yield made("attn_stream", min(least, 1.0), source, "mbu", "kv_byte_share", limit="at_least")
+    elif attention:
+        source = "at most: all bytes of the step in the time of attention"
+        yield made("attn_stream", min(mbu / attention, 1.5), source, "mbu", "attn_share", limit="at_most")
+
+
 # ---- from a cost table --------------------------------------------------------------------------------------------
 
 
@@ -173,30 +211,53 @@ def _estimated(name: str, value: Value, source: str, limit: Limit = "") -> Evide
     return Evidence(name, value, "estimated", source, limit)
 
 
-def all_reduce_share(
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The tensor-parallel all-reduces of a decode step: how many, of how many bytes, and the time of each."""
+
+    count: float
+    size: Bytes
+    each: Seconds
+
+    @property
+    def time(self) -> Seconds:
+        return self.count * self.each
+
+
+NO_SUMS = Sums(0.0, 0.0, 0.0)
+
+
+def all_reduces(
     bound: Bound,
     model: ModelSpec,
     workload: Workload,
     links: Mapping[Tier, LinkModel],
     ranks_per_node: int,
-    step: Seconds,
-) -> Iterator[Evidence]:
-    """Time of a decode step's tensor-parallel sums over the step, by the alpha-beta model of the links (F-7.3)."""
+) -> Sums | None:
+    """A decode step's tensor-parallel sums by the alpha-beta model of the links (F-7.3); None where that is unknown."""
     tp = workload.parallel.tp
-    if workload.phase != "decode" or step <= 0:
-        return
+    if workload.phase != "decode":
+        return None
     if tp == 1:
-        yield _estimated("tp_latency_share", 0.0, "no tensor parallelism")
-        return
+        return NO_SUMS
     if "scale_up" not in links or (tp > ranks_per_node and "scale_out" not in links):
-        return
-    sums = _column(bound, "launches", lambda op: op.kind == "collective" and "all-reduce" in op.name)
+        return None
+    count = _column(bound, "launches", lambda op: op.kind == "collective" and "all-reduce" in op.name)
     size = workload.batch * workload.seq_len * model.hidden_size * workload.dtypes.bytes_of("communication")
     reduces = bound.ceilings.in_switch_reduction
     _, each = fastest_algorithm("all_reduce", size, tp, ranks_per_node, links, reduces)
-    if sums:
-        source = f"{sums:,.0f} all-reduces of {size:,.0f} bytes at {each * 1e6:.3g} us, over the step"
-        yield _estimated("tp_latency_share", min(sums * each / step, 1.0), source)
+    return Sums(count, size, each) if count else None
+
+
+def all_reduce_share(sums: Sums | None, step: Seconds) -> Iterator[Evidence]:
+    """Their time over a step that has them in it."""
+    if sums is None or step <= 0:
+        return
+    if not sums.count:
+        yield _estimated("tp_latency_share", 0.0, "no tensor parallelism")
+        return
+    source = f"{sums.count:,.0f} all-reduces of {sums.size:,.0f} bytes at {sums.each * 1e6:.3g} us, over the step"
+    yield _estimated("tp_latency_share", min(sums.time / step, 1.0), source)
 
 
 def of_bound(
@@ -205,8 +266,13 @@ def of_bound(
     workload: Workload,
     memory: MemoryUse,
     ranks_per_node: int,
+    *,
+    ran: bool = False,
 ) -> Iterator[Evidence]:
-    """What the rows and the layout say, whatever was measured. Never raises for what a model lacks."""
+    """What the rows and the layout say, whatever was measured. Never raises for what a model lacks.
+
+    `ran` is a step that did run, and so fitted, whatever its computed memory says.
+    """
     terms = {name: float(bound.terms[name]) for name in ("compute", "hbm", "net")}
     ranked = sorted(terms, key=lambda name: -terms[name])
 
@@ -222,7 +288,7 @@ def of_bound(
         yield _estimated("bubble_share", 0.0, "one pipeline stage")
     elif bound.table.bubble:
         yield _estimated("bubble_share", bound.table.bubble / (1.0 + bound.table.bubble), "the schedule, equal stages")
-    yield from _memory(memory, workload)
+    yield from _memory(memory, workload, ran=ran)
     if workload.phase == "decode":
         yield from _decode(bound, model, workload, ranks_per_node)
     if workload.phase == "train":
@@ -246,14 +312,14 @@ def of_bound(
         yield _estimated("wave_eff", share, "tiles of 128 over whole waves, weighted by the time of the products")
 
 
-def _memory(memory: MemoryUse, workload: Workload) -> Iterator[Evidence]:
+def _memory(memory: MemoryUse, workload: Workload, *, ran: bool) -> Iterator[Evidence]:
     objects = memory.objects
     states = sum(objects.get(name, 0.0) for name in ("parameters", "gradients", "optimizer"))
     if memory.peak > 0:
         yield _estimated(
             "act_ratio", objects.get("activations", 0.0) / memory.peak, "activations over the computed peak"
         )
-    if not memory.capacity:
+    if not memory.capacity or (ran and memory.peak > memory.capacity):
         return
     yield _estimated("logits_ratio", objects.get("logits", 0.0) / memory.capacity, "logits over the device's memory")
     yield _estimated("state_ratio", states / memory.capacity, "states over the device's memory")
@@ -313,18 +379,32 @@ def _column(bound: Bound, name: str, keep: Keep) -> float:
     return math.fsum(value for op, value in zip(bound.table.ops, values.tolist(), strict=True) if keep(op))
 
 
-def of_estimate(bound: Bound, workload: Workload, memory: MemoryUse, host: Seconds) -> Iterator[Evidence]:
+def step_of(bound: Bound, workload: Workload, host: Seconds, sums: Sums | None) -> Seconds:
+    """The time that an estimate is walked at: its bound, what launching one by one adds, and the latency of a decode
+    step's all-reduces that the asked overlap leaves."""
+    exposed = (
+        0.0 if sums is None else exposed_forecast(sums.time, float(bound.overlapped), OVERLAP_LEVELS[workload.overlap])
+    )
+    return float(bound.overlapped) + host + exposed
+
+
+def of_estimate(
+    bound: Bound, workload: Workload, memory: MemoryUse, host: Seconds, step: Seconds
+) -> Iterator[Evidence]:
     """An estimate walked at its bound: shares of the rows' least times, and what is exposed at the asked overlap.
 
-    `host` is what launching one by one adds to the forecast. What a bound does not know (waiting for input, padding,
-    schedulers) is taken as good, so that the walk ends at what the workload itself asks for.
+    `host` is what launching one by one adds to the forecast, `step` the time of `step_of`. What a bound does not know
+    (waiting for input, padding, schedulers) is taken as good, so that the walk ends at what the workload itself asks
+    for.
     """
-    step = float(bound.overlapped) + host
     if step <= 0:
         return
     for name, value, source in _NOT_IN_A_BOUND:
         yield _estimated(name, value, source, "at_most" if value == 1.0 and name != "gemm_of_peak" else "")
-    yield _estimated("achieved_of_bound", float(bound.overlapped) / step, "an estimate is at its bound")
+    beside = (
+        "" if step <= float(bound.overlapped) * (1.0 + 1e-9) else ", beside launches and the latency of all-reduces"
+    )
+    yield _estimated("achieved_of_bound", float(bound.overlapped) / step, f"an estimate is at its bound{beside}")
     launched = f"what launching one by one adds to the forecast, {host:.3g} s" if host else "graphs are replayed"
     yield _estimated("launch_share", host / step, launched)
     yield _estimated("mbu", min(bound.hbm_bytes / bound.ceilings.memory / step, 1.0), "HBM term over the bound")

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -34,12 +34,27 @@ from app.domain.levers.base import LeverRequest
 from app.domain.levers.registry import LEVERS
 from app.domain.model import STATE_MIXERS, ModelSpec
 from app.domain.run_analysis import BoundRow, share_text, time_text
-from app.domain.tree_evidence import all_reduce_share, of_bound, of_estimate, of_row, of_run, strongest, with_derived
+from app.domain.tree_evidence import (
+    Sums,
+    all_reduce_share,
+    all_reduces,
+    of_bound,
+    of_estimate,
+    of_row,
+    of_run,
+    step_of,
+    strongest,
+    with_derived,
+)
 from app.domain.workload import Workload
 from app.services.communication import link_models
 from app.services.context import Context
 from app.services.contracts import BoundRequest, Contract
-from app.services.estimate import BoundEstimate, LedgerRow, bound_of, estimate_bound
+from app.services.diagnose_confirm import Confirm, confirm, with_levers
+from app.services.diagnose_remarks import Remark, contradictions, misfit, remark_json, too_large
+from app.services.diagnose_trials import Trial, TriedStep, Trier, addressed, capped, freed, freeing, trier
+from app.services.diagnose_words import TIMES, limit_words, value_text
+from app.services.estimate import BoundEstimate, bound_of, estimate_bound
 from app.services.run_json import workload_body
 from app.services.runs import RunView, get_view
 from app.services.what_if import WhatIf, state_of
@@ -198,8 +213,17 @@ def gather(ctx: Context, subject: Subject, stated: Mapping[str, Value | None] | 
     A measured value always wins over a computed one. Raises InvalidInput at `evidence` for a name or value that no
     question reads.
     """
+    return _joined_evidence([_stated(ctx.catalog.trees, stated or {}), *sources_of(ctx, subject)])
+
+
+def _joined_evidence(sources: Sequence[Iterable[Evidence]]) -> dict[str, Evidence]:
+    return with_derived(with_derived(strongest(*sources)))
+
+
+def sources_of(ctx: Context, subject: Subject) -> list[tuple[Evidence, ...]]:
+    """What the run, its bound and the estimate say, each by itself."""
     trees = ctx.catalog.trees
-    sources: list[Iterable[Evidence]] = [_stated(trees, stated or {})]
+    sources: list[Iterable[Evidence]] = []
     if subject.view is not None:
         view = subject.view
         sources.append(of_run(view.run.parsed, trees.metrics))
@@ -210,24 +234,33 @@ def gather(ctx: Context, subject: Subject, stated: Mapping[str, Value | None] | 
         if row is not None and view.hardware is not None and view.model is not None:
             held = bound_of(view.hardware, view.model, row.workload)
             sources.append(of_row(row, view.run.parsed, view.hardware.memory_capacity, _host_time(held)))
-            sources += _of_table(held, row.measured)
+            sources += _of_table(held, _sums(held), row.measured, ran=True)
     if subject.estimate is not None:
         estimate = subject.estimate
         host = _host_time(estimate)
-        sources += _of_table(estimate, float(estimate.bound.overlapped) + host)
+        sums = _sums(estimate)
+        step = step_of(estimate.bound, estimate.workload, host, sums)
+        sources += _of_table(estimate, sums, step)
         if subject.view is None:
-            sources.append(of_estimate(estimate.bound, estimate.workload, estimate.memory, host))
-    return with_derived(with_derived(strongest(*sources)))
+            sources.append(of_estimate(estimate.bound, estimate.workload, estimate.memory, host, step))
+    return [tuple(source) for source in sources]
 
 
-def _of_table(estimate: BoundEstimate, step: float) -> list[Iterable[Evidence]]:
+def _of_table(
+    estimate: BoundEstimate, sums: Sums | None, step: float, *, ran: bool = False
+) -> list[Iterable[Evidence]]:
     """What a step's table, memory and layout say; `step` is its time, measured or least."""
-    hardware, model, workload = estimate.hardware, estimate.model, estimate.workload
-    per_node = hardware.ranks_per_node
+    per_node = estimate.hardware.ranks_per_node
     return [
-        all_reduce_share(estimate.bound, model, workload, link_models(hardware), per_node, step),
-        of_bound(estimate.bound, model, workload, estimate.memory, per_node),
+        all_reduce_share(sums, step),
+        of_bound(estimate.bound, estimate.model, estimate.workload, estimate.memory, per_node, ran=ran),
     ]
+
+
+def _sums(estimate: BoundEstimate) -> Sums | None:
+    hardware = estimate.hardware
+    links, per_node = link_models(hardware), hardware.ranks_per_node
+    return all_reduces(estimate.bound, estimate.model, estimate.workload, links, per_node)
 
 
 def _host_time(estimate: BoundEstimate) -> float:
@@ -283,137 +316,15 @@ def checked_value(trees: Trees, name: str, value: Value) -> Value:
             return bool(value)
         raise InvalidInput(loc, "must be true or false")
     if isinstance(value, (bool, str)):
-        unit = "" if metric.name in _TIMES else "such as 0.25 or 25%" if metric.unit == "1" else f"of {metric.unit}"
+        unit = "" if metric.name in TIMES else "such as 0.25 or 25%" if metric.unit == "1" else f"of {metric.unit}"
         raise InvalidInput(loc, f"must be a number {unit}".strip())
     number = float(value)
     if not math.isfinite(number) or number < metric.least or (metric.most is not None and number > metric.most):
         limits = f"from {metric.least:g}" + ("" if metric.most is None else f" to {metric.most:g}")
         share = metric.most is not None and metric.unit == "1" and number > 1 and number / 100 <= metric.most
-        hint = f": write {number / 100:g} for {number:g} %" if share and metric.name not in _TIMES else ""
+        hint = f": write {number / 100:g} for {number:g} %" if share and metric.name not in TIMES else ""
         raise InvalidInput(loc, f"must be a number {limits}{hint}")
     return number
-
-
-# ---- what each technique would save ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A technique tried on the step. Times are of the whole step's tokens, so that a step that emits more compares.
-
-    `reason` says why there is no number. `already` marks what the bound takes for granted: the saving is then what a
-    stack without it loses, at most what the measurement lies above its bound.
-    """
-
-    technique: str
-    lever: bool
-    applies: bool
-    reason: str = ""
-    already: bool = False
-    before: float | None = None
-    after: float | None = None
-    expected_before: float | None = None
-    expected_after: float | None = None
-    saving: float | None = None
-    bound_saving: float | None = None
-    notes: tuple[str, ...] = ()
-    extra: Mapping[str, float] = field(default_factory=dict)
-
-
-Trier = Callable[[str], Trial]
-
-
-def trier(subject: Subject) -> Trier:
-    """Tries techniques on a subject's step, each once."""
-    hardware, model, workload = subject.hardware, subject.model, subject.workload
-    measured = None if subject.row is None else (subject.row.measured, subject.row.bound)
-    known: dict[str, Trial] = {}
-    plain: list[BoundEstimate] = []
-    ceilings = "peak" if subject.request is None else subject.request.ceilings
-
-    def attempt(technique: str) -> Trial:
-        if technique not in LEVERS:
-            return Trial(technique, lever=False, applies=True, reason="no estimate can show it")
-        if hardware is None or model is None or workload is None:
-            return Trial(technique, lever=True, applies=True, reason="no workload to try it on")
-        try:
-            row = bound_of(hardware, model, workload, ceilings, levers=[LeverRequest(technique)]).ledger[0]
-            if not plain:
-                plain.append(bound_of(hardware, model, workload, ceilings))
-        except DomainError as error:
-            reason = error.reason if isinstance(error, InvalidInput) else str(error)
-            return Trial(technique, lever=True, applies=False, reason=reason.removeprefix(f"{technique}: "))
-        return _trial(row, plain[0], measured)
-
-    def once(technique: str) -> Trial:
-        if technique not in known:
-            known[technique] = attempt(technique)
-        return known[technique]
-
-    return once
-
-
-def _trial(row: LedgerRow, plain: BoundEstimate, measured: tuple[float, float] | None) -> Trial:
-    """What one lever does. `plain` is the step as asked: a lever that stands for something the bound has already
-    starts from a step without it, and saves only where the stack lacks it."""
-    before, after = row.before, row.after
-    # adapters, say, that nobody stated: with and without the lever the step does more than was asked
-    asked = plain.bound.total("executed") * (1.0 + 1e-6)
-    foreign = row.lever.lack is not None and min(e.bound.total("executed") for e in (before, after)) > asked
-    # seconds of the devices for the same tokens: a lever may change both
-    scale = float(before.bound.table.tokens) / float(after.bound.table.tokens or 1.0)
-    scale *= float(after.bound.table.devices) / float(before.bound.table.devices)
-    expected_after = after.expected.time * scale
-    already = row.lever.lack is not None and (row.lever.ideal or plain.expected.time <= expected_after)
-    if not already:
-        before = plain
-    bounds = float(before.bound.overlapped), float(after.bound.overlapped) * scale
-    expected = before.expected.time, expected_after
-    notes = []
-    if before.bound.table.devices != after.bound.table.devices:
-        devices = int(before.bound.table.devices), int(after.bound.table.devices)
-        notes.append(f"It changes the devices from {devices[0]:,} to {devices[1]:,}; times are device-seconds.")
-    if before.bound.table.tokens != after.bound.table.tokens:
-        notes.append("It changes the tokens of a step; times are for the tokens of the step before.")
-    saving: float | None = expected[0] - expected[1]
-    reason = ""
-    if already:
-        saving = None if measured is None else max(min(saving or 0.0, measured[0] - measured[1]), 0.0)
-        reason = (
-            "The bound takes it for granted: this is what a stack without it loses, at most the gap that was measured."
-            if measured is not None
-            else "The estimate takes it for granted: nothing is left to save unless the stack lacks it."
-        )
-    if measured is not None and saving is not None and saving > (most := max(measured[0] - bounds[1], 0.0)):
-        saving = most
-        notes.append("No more than lies between the measurement and the bound with it; the forecast says more.")
-    if already and foreign:
-        saving = None
-        reason = (
-            "It speeds up work that this workload does not state, such as adapters: nothing of it can be saved here."
-        )
-    extra = {
-        "flop": after.bound.total("executed") - before.bound.total("executed"),
-        "hbm_bytes": after.bound.hbm_bytes - before.bound.hbm_bytes,
-        "net_bytes": after.bound.net_bytes - before.bound.net_bytes,
-        "launches": after.bound.total("launches") - before.bound.total("launches"),
-        "memory_bytes": after.memory.peak - before.memory.peak,
-    }
-    return Trial(
-        row.lever.id,
-        lever=True,
-        applies=True,
-        reason=reason,
-        already=already,
-        before=bounds[0],
-        after=bounds[1],
-        expected_before=expected[0],
-        expected_after=expected[1],
-        saving=saving,
-        bound_saving=bounds[0] - bounds[1],
-        notes=tuple(notes),
-        extra={name: value for name, value in extra.items() if abs(value) > 1e-9},
-    )
 
 
 # ---- the diagnosis ----------------------------------------------------------------------------------------------
@@ -428,6 +339,7 @@ class Diagnosis:
     walked: Walk
     directions: tuple[tuple[Reached, Leaf, tuple[Trial, ...]], ...]
     request: DiagnosisRequest
+    remarks: tuple[Remark, ...] = ()
 
 
 def diagnose(ctx: Context, request: DiagnosisRequest) -> Diagnosis:
@@ -442,17 +354,45 @@ def diagnose(ctx: Context, request: DiagnosisRequest) -> Diagnosis:
     }
     request = request.model_copy(update={"evidence": told})
     subject = subject_of(ctx, request)
-    evidence = gather(ctx, subject, request.evidence)
-    return walked(ctx, subject, evidence, request)
+    sources = sources_of(ctx, subject)
+    stated = _stated(ctx.catalog.trees, request.evidence)
+    evidence = _joined_evidence([stated, *sources])
+    found = walked(ctx, subject, evidence, request)
+    known, others = strongest(stated, *sources), with_derived(strongest(*sources))
+    remarks = [*_misfit(ctx, subject), *contradictions(ctx.catalog.trees, known, others, _speaker(subject))]
+    large = None if subject.estimate is None else too_large(subject.estimate.memory)
+    return replace(found, remarks=tuple(remarks if large is None else [large, *remarks]))
+
+
+def _speaker(subject: Subject) -> str:
+    return "the run" if subject.view is not None else "the estimate"
+
+
+def _misfit(ctx: Context, subject: Subject) -> tuple[Remark, ...]:
+    """A remark on a tree that is about something else than the run or the estimate."""
+    view, estimate = subject.view, subject.estimate
+    if view is not None:
+        mode = view.run.parsed.workload.mode
+        phases = tuple(dict.fromkeys(row.what for row in view.analysis.rows)) or ((mode,) if mode else ())
+        if not phases and view.model is None:
+            return ()
+        model, fitting = view.model, scenario_of(view)
+    elif estimate is not None:
+        phases = (estimate.workload.phase,)
+        model, fitting = estimate.model, scenario_for(estimate.model, estimate.workload.phase)
+    else:
+        return ()
+    found = misfit(ctx.catalog.trees, subject.scenario, model, phases, fitting)
+    return () if found is None else (found,)
 
 
 def walked(ctx: Context, subject: Subject, evidence: Mapping[str, Evidence], request: DiagnosisRequest) -> Diagnosis:
     """The walk over evidence that is gathered already."""
     subject = _as_launched(ctx, subject, evidence)
     found = walk(subject.scenario, evidence, request.answers, ctx.catalog.trees.symptoms.values())
-    attempt = trier(subject)
+    attempt = trier(tried_step(subject), evidence)
     directions = [
-        (reached, leaf, _ranked(leaf, attempt))
+        (reached, leaf, _ranked(ctx, leaf, attempt, subject, evidence))
         for reached in found.directions
         for leaf in (ctx.catalog.trees.leaves[reached.leaf],)
     ]
@@ -472,19 +412,49 @@ def _as_launched(ctx: Context, subject: Subject, evidence: Mapping[str, Evidence
     return replace(subject, row=replace(row, workload=replace(row.workload, launch_mode="eager")))
 
 
-def _ranked(leaf: Leaf, attempt: Trier) -> tuple[Trial, ...]:
+def tried_step(subject: Subject) -> TriedStep | None:
+    """The step that techniques are tried on: the run's, else the estimate's, before the levers that it asks for."""
+    hardware, model, workload = subject.hardware, subject.model, subject.workload
+    if hardware is None or model is None or workload is None:
+        return None
+    if subject.row is not None:
+        return TriedStep(hardware, model, workload, measured=(subject.row.measured, subject.row.bound))
+    ceilings = "peak" if subject.request is None else subject.request.ceilings
+    ledger = () if subject.estimate is None else subject.estimate.ledger
+    if ledger:
+        start = ledger[0].before.scenario
+        model, workload = start.model, start.workload
+    chosen = tuple(LeverRequest(row.lever.id, row.params) for row in ledger)
+    return TriedStep(hardware, model, workload, ceilings, chosen)
+
+
+def _ranked(
+    ctx: Context, leaf: Leaf, attempt: Trier, subject: Subject, evidence: Mapping[str, Evidence]
+) -> tuple[Trial, ...]:
     """Techniques by what they save here; those without a number in the leaf's order, those that do not apply last."""
-    trials = [attempt(id_) for id_ in leaf.techniques]
+    about = addressed(leaf, evidence)
+    label = "" if about is None else ctx.catalog.trees.metrics[about.metric].label.lower()
+    trials = [capped(trial, about, _whole(subject, trial), label) for trial in map(attempt, leaf.techniques)]
+    memory = leaf.goal == "memory"
+    if memory:
+        trials = [freeing(trial) for trial in trials]
     order = {trial.technique: place for place, trial in enumerate(trials)}
 
     def key(trial: Trial) -> tuple[int, float, int]:
         if not trial.applies:
             return 2, 0.0, order[trial.technique]
+        if memory:
+            return (1 if trial.already else 0), -freed(trial), order[trial.technique]
         if trial.saving is None:
             return 1, 0.0, order[trial.technique]
         return 0 if trial.saving > 0 else 1, -trial.saving, order[trial.technique]
 
     return tuple(sorted(trials, key=key))
+
+
+def _whole(subject: Subject, trial: Trial) -> float | None:
+    """The step that a saving is a share of: measured, else as the forecast has it."""
+    return subject.row.measured if subject.row is not None else trial.expected_before
 
 
 def _by_saving(
@@ -534,6 +504,7 @@ def triage_json(ctx: Context, view: RunView) -> dict[str, Any] | None:
                         "book_as": ctx.catalog.techniques[trial.technique].book_as,
                         "predicted_saving_s": trial.saving,
                         "already_in_bound": trial.already,
+                        "at_most": trial.at_most,
                     }
                     for trial in shown
                 ],
@@ -563,6 +534,7 @@ def diagnosis_json(ctx: Context, found: Diagnosis) -> dict[str, Any]:
         "scenario_title": found.subject.scenario.title,
         "subject": subject_json(found.subject),
         "headline": headline(ctx, found),
+        "remarks": [remark_json(remark) for remark in found.remarks],
         "path": [step_json(trees, step) for step in walk_.steps],
         "next": None if walk_.next is None else next_json(trees, walk_.next, found.evidence),
         "directions": [direction_json(ctx, found, *item) for item in found.directions],
@@ -604,15 +576,7 @@ def headline(ctx: Context, found: Diagnosis) -> str:
         reached, leaf, trials = first
         why = next((step for step in reversed(walk_.steps) if step.node.id in reached.via), None)
         told = "" if why is None else f" {_because(ctx.catalog.trees, why)}"
-        saves = [trial for trial in trials if trial.saving is not None and trial.saving > 0]
-        books = {trial.technique: ctx.catalog.techniques[trial.technique].book_as for trial in saves}
-        # what changes the model is named only where nothing else helps
-        best = next((trial for trial in saves if books[trial.technique] != "algorithmic"), next(iter(saves), None))
-        saving = ""
-        if best is not None and best.saving is not None:
-            name = ctx.catalog.techniques[best.technique].name
-            saving = f" {name} would save {time_text(best.saving)}{_of_measured(found.subject, best.saving)}."
-        return f"{leaf.title}.{told}{saving}"
+        return f"{leaf.title}.{told}{_best_words(ctx, found.subject, leaf, trials)}"
     likely = [leaf.title for reached, leaf, _ in directions if reached.status in ("likely", "possible") and reached.via]
     if walk_.next is not None:
         asked = sum(step.decided_by == "data" for step in walk_.steps)
@@ -623,6 +587,28 @@ def headline(ctx: Context, found: Diagnosis) -> str:
     if directions:
         return f"Not decided; open are: {_joined([leaf.title for _, leaf, _ in directions[:3]])}."
     return "No direction."
+
+
+def _best_words(ctx: Context, subject: Subject, leaf: Leaf, trials: Sequence[Trial]) -> str:
+    """What the best technique would save. What changes the model is named only where nothing else helps."""
+
+    def best(found: Sequence[Trial]) -> Trial | None:
+        kept = (trial for trial in found if ctx.catalog.techniques[trial.technique].book_as != "algorithmic")
+        return next(kept, next(iter(found), None))
+
+    if leaf.goal == "memory":
+        frees = [trial for trial in trials if trial.applies and not trial.already and freed(trial) > 0]
+        most = best(frees)
+        if most is None:
+            return ""
+        return f" {ctx.catalog.techniques[most.technique].name} would free {freed(most) / 2**30:.3g} GiB of a device."
+    saves = [trial for trial in trials if trial.saving is not None and trial.saving > 0]
+    first = best(saves)
+    if first is None or first.saving is None:
+        return ""
+    name = ctx.catalog.techniques[first.technique].name
+    limit = "at most " if first.at_most else ""
+    return f" {name} would save {limit}{time_text(first.saving)}{_of_measured(subject, first.saving)}."
 
 
 def _joined(titles: Sequence[str]) -> str:
@@ -641,45 +627,18 @@ def _because(trees: Trees, step: Step) -> str:
     """The comparison that decided a step, in words."""
     if step.decided_by == "user" and not step.checks:
         return ""
-    told = [check for check in step.checks if check.evidence is not None and check.outcome != "unknown"]
+    told = [check for check in step.checks if check.evidence is not None and check.outcome == step.answer]
     if not told or step.overridden:
         return "You answered so." if step.decided_by == "user" else ""
-    check = told[0]
+    return " ".join(_comparison(trees, check) for check in (told[:1] if step.node.condition.join == "any" else told))
+
+
+def _comparison(trees: Trees, check: Check) -> str:
     metric = trees.metrics[check.test.metric]
     assert check.evidence is not None
     against = "" if check.threshold is None else f", against {value_text(metric, check.threshold)}"
-    limit = {"at_most": "at most ", "at_least": "at least ", "": ""}[check.evidence.limit]
-    return f"{metric.label}: {limit}{value_text(metric, check.evidence.value)}{against}."
-
-
-_TIMES: frozenset[str] = frozenset(
-    {
-        "batch_over_critical",
-        "comm_overlap_slowdown",
-        "itl_p99_over_p50",
-        "load_floor",
-        "load_max_over_mean",
-        "load_p99_over_mean",
-        "rank_token_max_over_mean",
-        "recompiles_per_100_steps",
-        "second_ratio",
-        "skew",
-        "step_p95_over_p50",
-    }
-)
-"""Ratios that people read as "times" and not as a percentage."""
-
-
-def value_text(metric: TreeMetric, value: Value) -> str:
-    """A value with its unit, as a sentence says it."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, str):
-        return value
-    if metric.unit == "1":
-        return f"{value:.3g}" if metric.name in _TIMES else share_text(value)
-    per = {"1/min": " a minute", "1/step": " a step"}.get(metric.unit, f" {metric.unit}")
-    return f"{value:,.4g}{per}"
+    told = value_text(metric, check.evidence.value)
+    return f"{metric.label}: {limit_words(check.evidence.limit, told)}{told}{against}."
 
 
 def check_json(trees: Trees, check: Check) -> dict[str, Any]:
@@ -777,19 +736,31 @@ def evidence_json(trees: Trees, item: Evidence) -> dict[str, Any]:
 def direction_json(
     ctx: Context, found: Diagnosis, reached: Reached, leaf: Leaf, trials: Sequence[Trial]
 ) -> dict[str, Any]:
+    opens = confirm_of(ctx, found.subject, leaf, trials)
     return {
         "leaf": leaf.id,
         "title": leaf.title,
         "why": leaf.why,
         "status": reached.status,
+        "addresses": addresses_json(ctx.catalog.trees, leaf, found.evidence),
         "via": list(reached.via),
         "because": [_reason(ctx, found.subject.scenario, name) for name in reached.via],
         "techniques": [trial_json(ctx, found.subject, trial) for trial in trials],
         "confirm": leaf.confirm,
-        "confirm_url": confirm_url(found.subject, leaf),
+        "confirm_url": None if opens is None else opens.url,
+        "confirm_words": None if opens is None else opens.words,
+        "goal": leaf.goal,
         "measure_next": leaf.measure_next,
         "avoid": leaf.avoid,
     }
+
+
+def addresses_json(trees: Trees, leaf: Leaf, evidence: Mapping[str, Evidence]) -> dict[str, Any] | None:
+    """The share of the step that a direction is about, where somebody measured or stated it."""
+    about = addressed(leaf, evidence)
+    if about is None:
+        return None
+    return {"metric": about.metric, "label": trees.metrics[about.metric].label, "share": about.share}
 
 
 def _reason(ctx: Context, tree: Tree, name: str) -> str:
@@ -801,7 +772,7 @@ def _reason(ctx: Context, tree: Tree, name: str) -> str:
 def trial_json(ctx: Context, subject: Subject, trial: Trial) -> dict[str, Any]:
     technique = ctx.catalog.techniques[trial.technique]
     lever = LEVERS.get(trial.technique)
-    whole = subject.row.measured if subject.row is not None else trial.expected_before
+    whole = _whole(subject, trial)
     return {
         "id": technique.id,
         "name": technique.name,
@@ -813,6 +784,9 @@ def trial_json(ctx: Context, subject: Subject, trial: Trial) -> dict[str, Any]:
         "applies": trial.applies,
         "reason": trial.reason or None if trial.lever else technique.no_lever,
         "already_in_bound": trial.already,
+        "at_most": trial.at_most,
+        "params": dict(trial.params),
+        "tried_with": _tried_with(trial),
         "predicted_saving_s": trial.saving,
         "predicted_saving_share": trial.saving / whole if trial.saving is not None and whole else None,
         "bound_saving_s": trial.bound_saving,
@@ -823,8 +797,16 @@ def trial_json(ctx: Context, subject: Subject, trial: Trial) -> dict[str, Any]:
         "changes": dict(trial.extra),
         "model": None if lever is None else lever.model,
         "notes": list(trial.notes),
-        "explore_url": explore_url(subject, [trial.technique]) if trial.lever and trial.applies else None,
+        "explore_url": explore_url(subject, trial) if trial.lever and trial.applies else None,
     }
+
+
+def _tried_with(trial: Trial) -> str | None:
+    """The numbers that a lever was tried with, in words."""
+    lever = LEVERS.get(trial.technique)
+    if lever is None or not trial.params:
+        return None
+    return "; ".join(f"{param.meaning}: {trial.params[param.name]:.4g}" for param in lever.params)
 
 
 def request_of(subject: Subject) -> BoundRequest | None:
@@ -841,11 +823,8 @@ def request_of(subject: Subject) -> BoundRequest | None:
         return None
 
 
-def explore_query(subject: Subject, levers: Sequence[str] = ()) -> dict[str, str] | None:
-    """The lab's address at this step with some levers on, or as near to it as the lab's controls come.
-
-    None where device or model have no name of their own.
-    """
+def lab_state(subject: Subject) -> WhatIf | None:
+    """The lab at this step, or as near to it as its controls come; None where device or model have no name."""
     request, model = request_of(subject), subject.model
     if request is None or model is None:
         return None
@@ -853,13 +832,7 @@ def explore_query(subject: Subject, levers: Sequence[str] = ()) -> dict[str, str
         state = state_of(request, model)
     except (InvalidInput, ValidationError):
         state = None
-    if state is None:
-        state = _nearest(request)
-    if state is None:
-        return None
-    chosen = state.chosen_levers()
-    added = [(id_, dict[str, float]()) for id_ in levers if id_ not in {one for one, _ in chosen}]
-    return state.with_levers([*chosen, *added]).query()
+    return state if state is not None else _nearest(request)
 
 
 def _nearest(request: BoundRequest) -> WhatIf | None:
@@ -884,42 +857,20 @@ def _nearest(request: BoundRequest) -> WhatIf | None:
     )
 
 
-def explore_url(subject: Subject, levers: Sequence[str] = ()) -> str | None:
-    return _address("/explore", explore_query(subject, levers))
-
-
-_CONFIRM: Mapping[str, str] = {
-    "bound": "/explore",
-    "memory": "/memory",
-    "kv": "/kv",
-    "moe": "/moe",
-    "collectives": "/comm",
-    "pipeline": "/comm",
-    "spec": "/explore",
-    "serving": "/explore",
-    "batching": "/explore",
-    "vlm": "/explore",
-    "diffusion": "/explore",
-    "ssm": "/explore",
-}
-"""The page that can confirm or refute a direction."""
-
-
-def confirm_url(subject: Subject, leaf: Leaf) -> str | None:
-    if leaf.confirm == "run":
-        return None if subject.view is None else f"/runs/{subject.view.run.id}#findings"
-    page = _CONFIRM[leaf.confirm]
-    query = explore_query(subject)
-    if query is not None and page in ("/kv", "/comm"):
-        kept = ("hardware", "model", "batch", "context", "tp", "pp", "dp", "cp", "ep")
-        query = {name: value for name, value in query.items() if name in kept}
-    return _address(page, query) if query is not None else page
-
-
-def _address(page: str, query: Mapping[str, str] | None) -> str | None:
-    if query is None:
+def explore_url(subject: Subject, trial: Trial) -> str | None:
+    """The lab at this step with a technique on, with the numbers that it was tried with."""
+    state = lab_state(subject)
+    if state is None:
         return None
-    return f"{page}?{urlencode(query)}" if query else page
+    return f"/explore?{urlencode(with_levers(state, [(trial.technique, trial.params)]).query())}"
+
+
+def confirm_of(ctx: Context, subject: Subject, leaf: Leaf, trials: Sequence[Trial]) -> Confirm | None:
+    """The page that can confirm or refute a direction, on the walked step."""
+    model, workload = subject.model, subject.workload
+    step = None if model is None or workload is None else (model, workload)
+    run_id = None if subject.view is None else subject.view.run.id
+    return confirm(leaf, lab_state(subject), step, trials, ctx.catalog.techniques, run_id)
 
 
 # ---- the trees themselves -----------------------------------------------------------------------------------------

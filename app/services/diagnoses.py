@@ -9,7 +9,8 @@ from app import __version__
 from app.domain.errors import InvalidInput
 from app.services.compare import checked_notes, checked_text
 from app.services.context import Context
-from app.services.diagnose import MAX_TITLE, DiagnosisRequest, diagnose, diagnosis_json, value_text
+from app.services.diagnose import MAX_TITLE, DiagnosisRequest, diagnose, diagnosis_json
+from app.services.diagnose_words import value_text
 from app.services.share import share_json
 from app.storage import diagnoses
 from app.storage.records import DiagnosisSummary, Page, StoredDiagnosis, StoredShare
@@ -152,6 +153,8 @@ def _evidence_rows(ctx: Context, one: Mapping[str, Any], two: Mapping[str, Any])
         metric = ctx.catalog.trees.metrics.get(name)
         pair = [side.get(name) for side in known]
         values = [None if item is None else item["value"] for item in pair]
+        if values == [None, None]:
+            continue  # both took the answer for granted
         rows.append(
             {
                 "name": name,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.domain.decision_tree import Trees
+from app.services.diagnose_words import limit_words
 from app.web import formatting
 
 ROW: Final = 30
@@ -138,8 +139,15 @@ def view(trees: Trees, found: Mapping[str, Any]) -> dict[str, Any]:
         "kind_badges": KIND_BADGES,
         "op_words": OP_WORDS,
         "best_saving": best,
+        "told": told,
+        "scenario_titles": {tree.id: tree.title for tree in trees.scenarios.values()},
         "changes": _changes(found),
     }
+
+
+def told(limit: str | None, words: str) -> str:
+    """A value as it is known: exactly, or at most or at least so much."""
+    return f"{limit_words(limit, words)}{words}"
 
 
 def _changes(found: Mapping[str, Any]) -> dict[str, str]:

@@ -101,8 +101,11 @@ def test_a_direct_walk_shows_evidence_threshold_and_distance() -> None:
         ("v1", "yes", "assumed"),
         ("v2", "yes", "assumed"),
         ("v3", "yes", "assumed"),
+        ("v3b", "no", "assumed"),
         ("v4", "no", "assumed"),
+        ("dc0", "no", "assumed"),
         ("dc1", "no", "data"),
+        ("dc1b", "no", "assumed"),
         ("dc2", "yes", "data"),
     ]
     assert found.ended

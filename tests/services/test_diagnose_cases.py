@@ -294,6 +294,85 @@ CASES = (
     Case("a scan written in framework operators", "Mamba (arXiv 2312.00752): the state must not leave the chip")
     .walks("ssm", "L-scanfuse", ended=True)
     .given(data_wait_share=0.0, scan_share=0.7, launch_share=0.5),
+    # ---- from public reports and measurements, each under the values that a user has of it
+    Case("a loader of 85 % of the epoch", "lag-llama issue 51: 84.7 of 99.7 s in train_dataloader_next")
+    .walks("dense_train", "L-data", ended=True)
+    .given(data_wait_share="84.9 %", mfu=0.05),
+    Case("13 of 55 seconds before each step", "finetrainers issue 174: HunyuanVideo on 8 GPUs")
+    .walks("vlm", "L-data", ended=True)
+    .given(data_wait_share=13 / 55, visual_token_share=0.9),
+    Case("510 MHz instead of 1755", "matt.sh on thermal throttling: 88 degrees, a step of 0.7 s takes 1.2 to 1.4")
+    .walks("dense_train", "L-slow-device", "L-tile")
+    .given(clock_ratio=510 / 1755, data_wait_share=0.01, gemm_share=0.7, gemm_of_peak=0.2, wave_eff=0.95),
+    Case("one hot device of sixteen", "J. Zhang on thermal throttling and FSDP: every rank waits for it")
+    .walks("dense_train", "L-slow-device", ended=True)
+    .given(rank_time_max_over_mean=1.6, rank_token_max_over_mean=1.0),
+    Case("ten seconds of exchange for one of compute", "a 128-GPU case study of nydux.ai: MFU 7 %")
+    .walks("dense_train", "L-cutbytes")
+    .given(mfu=0.07, exposed_comm_share=0.8, binding="net"),
+    Case("gathers of ZeRO 3 for a thousand tokens", "F-6.4: too few tokens to hide a gather")
+    .walks("dense_train", "L-cutbytes", ended=True)
+    .of(estimate=step("train", "llama-3.1-70b", batch=1, seq_len=1024, parallel={"dp": 64, "zero_stage": 3})),
+    Case("a healthy job, before anybody runs it", "the cost table: logits of 8 % of a memory that is half empty")
+    .walks("dense_train", "L-codesign-dense", ended=True)
+    .of(
+        estimate=step(
+            "train", batch=2, seq_len=4096, parallel={"dp": 8, "zero_stage": 3}, overlap="stream", recompute="selective"
+        )
+    ),
+    Case("full recomputation in 180 GB", "the cost table of a B200: memory is free")
+    .walks("dense_train", "L-lessrecompute", ended=True)
+    .of(
+        estimate=step(
+            "train",
+            hardware="nvidia-b200-sxm",
+            batch=1,
+            seq_len=4096,
+            recompute="full",
+            parallel={"dp": 8, "zero_stage": 3},
+            overlap="stream",
+        )
+    ),
+    Case("an MFU that no device has", "a peak with sparsity taken for the dense one, the wrong way round")
+    .walks("dense_train", "L-bound-broken", ended=True)
+    .given(mfu=1.3),
+    Case("a draft that guesses badly", "vLLM issue 8439: n-gram drafts of 5 tokens, slower than without")
+    .walks("decode", "L-drafts", ended=True)
+    .given(accept_rate=0.15, mbu=0.5, batch_over_critical=0.6),
+    Case("preemption at low bandwidth", "vLLM issue 18115: 8 requests, the pool fills, generation breaks down")
+    .walks("decode", "L-kvcap", ended=True)
+    .given(mbu=0.45, preemptions_per_min=30, kv_pool_use=0.99, launch_share=0.02, attn_share=0.3),
+    Case("unpacked weights at batch 256", "AutoAWQ issue 106: half the speed of fp16, since compute binds")
+    .walks("decode", "L-fp8", ended=True)
+    .given(
+        mbu=0.3,
+        launch_share=0.02,
+        sampling_share=0.03,
+        tp_latency_share=0,
+        attn_share=0.2,
+        batch_over_critical=1.7,
+    ),
+    Case("long contexts on a stack that is not perfect", "attention streams at 0.68 of the bandwidth: fewer bytes")
+    .walks("decode", "L-kvbytes", ended=True)
+    .given(mbu=0.6, kv_byte_share=0.88, attn_share=0.78, launch_share=0.02, sampling_share=0.02, tp_latency_share=0),
+    Case("long contexts, attention unmeasured", "the cache alone takes 56 % of the step")
+    .walks("decode", "L-kvbytes")
+    .given(mbu=0.62, kv_byte_share=0.9),
+    Case("attention of few sequences", "it streams at 0.17 of the bandwidth: most of the device is empty")
+    .walks("decode", "L-splitkv", ended=True)
+    .given(mbu=0.2, kv_byte_share=0.6, attn_share=0.7, launch_share=0.02, sampling_share=0.02, tp_latency_share=0),
+    Case("tensor parallelism over PCIe", "the alpha-beta model of eight L40S: 65 sums for 2 GB of weights each")
+    .walks("decode", "L-tplat", ended=True)
+    .of(estimate=step("decode", hardware="nvidia-l40s", batch=8, context_len=1024, parallel={"tp": 8})),
+    Case("prefixes that nobody reuses, no queue", "vLLM counters of an agent service")
+    .walks("prefill", "L-prefix", ended=True)
+    .given(queue_share_ttft=0.1, prefix_repeat=0.8, prefix_hit=0.05),
+    Case("a queue for memory", "vLLM counters: requests wait, the pool is full")
+    .walks("prefill", "L-kvcap", ended=True)
+    .given(queue_share_ttft=0.8, kv_pool_use=0.99, preemptions_per_min=20, prefix_repeat=0.02),
+    Case("a processor at 100 %", "vLLM issues 4806 and 6560: scheduling and text in one Python process")
+    .walks("prefill", "L-sampling", ended=True)
+    .given(queue_share_ttft=0.05, sampling_share=0.4),
     # ---- one or two values under any of the names
     Case("launch share alone", "a timeline").walks("decode", "L-graphs", ended=True).given(launch_share=0.55),
     Case("bandwidth busy, matrix units idle", "symptom table").walks("dense_train", "L-fuse").given(mbu=0.8, mfu=0.2),

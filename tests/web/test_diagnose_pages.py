@@ -86,7 +86,7 @@ def test_a_step_of_the_lab_walks_to_its_end_with_savings(client: TestClient) -> 
     page = client.get(link)
     shown = text(page.text)
     assert "Read fewer KV bytes. KV cache among the bytes: 82" in shown
-    assert "Open in the lab with it on" in shown
+    assert "Open in the lab" in shown
     assert re.search(r"levers=kv-fp8", page.text)
     assert client.get("/diagnose?scenario=decode&lab=batch%3Dmany").status_code == 422
 

@@ -35,6 +35,11 @@ def _does_not_recompute(*modules: str) -> Objection:
     return check
 
 
+def _attention_only(scenario: Scenario, _: Params) -> Scenario:
+    modules = tuple(name for name in scenario.workload.recompute_modules if name != "layer")
+    return scenario.with_workload(recompute="selective", recompute_modules=modules)
+
+
 def _one_kernel(scenario: Scenario, _: Params) -> Scenario:
     def rows(ops: list[Op], ctx: StepContext) -> list[Op]:
         first, *rest = ops
@@ -174,9 +179,9 @@ RUNTIME_LEVERS: tuple[Lever, ...] = (
         "selective-recompute",
         "Selective recomputation of attention",
         "runtime",
-        "The attention core runs again in the backward pass (F-3.4).",
-        first_of(only_in("train"), _does_not_recompute("attention_core", "layer")),
-        change=lambda s, _: s.with_workload(recompute="selective"),
+        "The attention core alone runs again in the backward pass, where whole layers did or nothing (F-3.4).",
+        first_of(only_in("train"), _does_not_recompute("attention_core")),
+        change=_attention_only,
         memory_lever="recompute",
         excludes=("full-recompute",),
     ),

@@ -91,7 +91,8 @@ class NextAnswer(Loose):
 
 
 class DirectionTechnique(Loose):
-    """`predicted_saving_s` is null where no number can be had; `reason` says why."""
+    """`predicted_saving_s` is null where no number can be had; `reason` says why. `at_most` marks a saving that is a
+    limit, `params` are the numbers that the lever was tried with."""
 
     id: str
     predicted_saving_s: float | None
@@ -99,11 +100,31 @@ class DirectionTechnique(Loose):
     lever: bool
     applies: bool
     reason: str | None
+    at_most: bool = False
+    params: dict[str, float] = {}
+
+
+class AddressedAnswer(Loose):
+    """The measured or stated share of the step that a direction is about."""
+
+    metric: str
+    label: str
+    share: float
+
+
+class RemarkAnswer(Loose):
+    """What must be known before the walk is trusted. `metrics` are those it is about, `scenario` the one that fits."""
+
+    kind: Literal["contradiction", "scenario", "memory"]
+    text: str
+    metrics: list[str]
+    scenario: str | None
 
 
 class DirectionAnswer(Loose):
     """`status` is found (the walk ends here), likely (decided behind an open question), afterwards (next once the first
-    is cured) or possible (not ruled out)."""
+    is cured) or possible (not ruled out). With the goal memory, techniques are ranked by what they free of it.
+    `confirm_url` opens, in words, `confirm_words`."""
 
     leaf: str
     title: str
@@ -112,6 +133,10 @@ class DirectionAnswer(Loose):
     techniques: list[DirectionTechnique]
     measure_next: str
     avoid: str
+    goal: Literal["time", "memory"] = "time"
+    addresses: AddressedAnswer | None = None
+    confirm_url: str | None = None
+    confirm_words: str | None = None
 
 
 class DiagnosisSummaryAnswer(Loose):
@@ -126,6 +151,7 @@ class DiagnosisSummaryAnswer(Loose):
 class DiagnosisAnswer(DiagnosisSummaryAnswer):
     """The frozen walk. `next` is the question to answer; null at the end."""
 
+    remarks: list[RemarkAnswer] = []
     path: list[StepAnswer]
     next: NextAnswer | None
     directions: list[DirectionAnswer]

@@ -19,7 +19,7 @@ from app.storage.records import StoredDiagnosis
 from app.web import rendering, share_links
 from app.web.deps import Ctx
 from app.web.diagnose_form import MAX_ADDRESS, DiagnoseForm, form_of, read_form
-from app.web.diagnose_view import view
+from app.web.diagnose_view import told, view
 from app.web.forms import FormTexts, sentence
 
 router = APIRouter(include_in_schema=False)
@@ -190,7 +190,9 @@ def moved_page(
         moved = diagnoses.moved_json(ctx, before, after)
     except InvalidInput as error:
         return rendering.error(request, 422, "These walks cannot be compared", _words(error))
-    return rendering.page(request, "diagnosis_moved.html", {"moved": moved, "before": before, "after": after})
+    return rendering.page(
+        request, "diagnosis_moved.html", {"moved": moved, "before": before, "after": after, "told": told}
+    )
 
 
 @router.post("/diagnose/{diagnosis_id}/delete")
