@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field
 
 from app.domain.decision_tree import (
     Answer,
@@ -55,9 +55,9 @@ from app.services.diagnose_remarks import Remark, contradictions, misfit, remark
 from app.services.diagnose_trials import Trial, TriedStep, Trier, addressed, capped, freed, freeing, trier
 from app.services.diagnose_words import TIMES, limit_words, value_text
 from app.services.estimate import BoundEstimate, bound_of, estimate_bound
-from app.services.run_json import workload_body
+from app.services.run_json import row_request, workload_body
 from app.services.runs import RunView, get_view
-from app.services.what_if import WhatIf, state_of
+from app.services.what_if import WhatIf, nearest_state
 from app.storage.errors import NotFound
 
 MAX_TITLE = 200
@@ -813,48 +813,13 @@ def request_of(subject: Subject) -> BoundRequest | None:
     """The estimate's question at the step that is diagnosed, where its device and model have names."""
     if subject.row is None or subject.view is None:
         return subject.request
-    view = subject.view
-    if view.hardware is None or view.model is None:
-        return None
-    body = {"hardware": view.hardware.id, "model": view.model.id, "workload": workload_body(subject.row)}
-    try:
-        return BoundRequest.model_validate(body)
-    except ValidationError:
-        return None
+    return row_request(subject.view, subject.row)
 
 
 def lab_state(subject: Subject) -> WhatIf | None:
     """The lab at this step, or as near to it as its controls come; None where device or model have no name."""
     request, model = request_of(subject), subject.model
-    if request is None or model is None:
-        return None
-    try:
-        state = state_of(request, model)
-    except (InvalidInput, ValidationError):
-        state = None
-    return state if state is not None else _nearest(request)
-
-
-def _nearest(request: BoundRequest) -> WhatIf | None:
-    """The lab's state of a question that its controls cannot hold to the letter (odd weight widths, dispatch)."""
-    if not isinstance(request.hardware, str) or not isinstance(request.model, str):
-        return None
-    w, plain = request.workload, WhatIf()
-    return WhatIf(
-        hardware=request.hardware,
-        model=request.model,
-        phase=w.phase,
-        batch=w.batch,
-        seq=plain.seq if w.phase == "decode" or w.seq_len is None else w.seq_len,
-        context=plain.context if w.phase == "train" else w.context_len,
-        weights=w.dtypes.weights,
-        activations=w.dtypes.activations,
-        kv=w.dtypes.kv,
-        **{name: getattr(w.parallel, name) for name in ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batches")},
-        recompute=w.recompute,
-        optimizer=w.optimizer,
-        launch=w.launch_mode,
-    )
+    return None if request is None or model is None else nearest_state(request, model)
 
 
 def explore_url(subject: Subject, trial: Trial) -> str | None:

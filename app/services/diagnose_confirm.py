@@ -10,11 +10,10 @@ from app.domain.decision_tree import Leaf
 from app.domain.model import ModelSpec
 from app.domain.technique import Technique
 from app.domain.workload import Workload
+from app.services import moe
 from app.services.diagnose_trials import Trial
 from app.services.kv_what_if import KvState
 from app.services.memory_page import MemoryState
-from app.services.moe import MoeState
-from app.services.page_state import communication_precision
 from app.services.what_if import WhatIf
 
 PAGES: Mapping[str, tuple[str, str]] = {
@@ -80,7 +79,7 @@ def _own_page(page: str, state: WhatIf, model: ModelSpec, workload: Workload) ->
     if page == "kv" and model.generates and workload.phase != "train":
         return Confirm(_address("/kv", _kv(state, workload).query()), "the cache of this step")
     if page == "moe" and model.is_moe:
-        return Confirm(_address("/moe", _moe(state, workload).query()), "the expert layers of this step")
+        return Confirm(_address("/moe", moe.nearest_state(state, workload).query()), "the expert layers of this step")
     if page == "pipeline" and workload.parallel.pp > 1:
         return Confirm(_address("/comm", _pipeline(workload)), "its pipeline, drawn beside other schedules")
     return _exchange(state, model, workload) if page == "collectives" else None
@@ -97,22 +96,6 @@ def _kv(state: WhatIf, workload: Workload) -> KvState:
         prefix=workload.kv.shared_prefix_tokens,
         page=workload.kv.page_tokens,
         lines="-",
-    )
-
-
-def _moe(state: WhatIf, workload: Workload) -> MoeState:
-    names = (
-        "hardware", "model", "phase", "batch", "seq", "context", "weights", "activations", "kv", "tp", "pp", "dp", "ep",
-        "etp", "micro_batches", "routing", "alpha", "recompute", "zero", "launch", "ceilings",
-    )  # fmt: skip
-    dispatch = workload.dispatch
-    return MoeState(
-        **{name: getattr(state, name) for name in names},
-        scheme=dispatch.scheme,
-        dispatch=dispatch.dtype or communication_precision(state.activations),
-        node_limit=dispatch.node_limit or 0,
-        capacity=dispatch.capacity_factor or 0.0,
-        overlap=workload.overlap,
     )
 
 

@@ -160,6 +160,42 @@ class KvState:
         return replace(self, lines=",".join(f"{model}@{kv}@{tp}" for model, kv, tp in lines) or "-")
 
 
+def state_of(request: KvRequest) -> KvState | None:
+    """The page's state that asks a request's question, or None where its controls cannot hold it."""
+    if not isinstance(request.hardware, str) or not isinstance(request.model, str):
+        return None
+    parallel = {name: getattr(request.parallel, name) for name in ("tp", "pp", "dp", "cp", "ep")}
+    asked: dict[str, Any] = {"dist": "fixed", "batch": request.batch, "context": request.context_len or 0}
+    lengths = Lengths.fixed(request.batch, request.context_len or 0)
+    if request.run is not None:
+        asked = {"dist": "run", "run": request.run, "batch": request.batch}
+    elif request.sequences is not None:
+        lengths = Lengths.of(request.sequences)
+        if lengths.values.size > MOST_DISTINCT:
+            return None
+        asked = {"dist": "list", "lengths": write_lengths(lengths)}
+    state = KvState(
+        hardware=request.hardware,
+        model=request.model,
+        prefix=request.shared_prefix_tokens,
+        page=request.page_tokens,
+        longest=request.reserved_len or 0,
+        prediction=request.prediction_modules,
+        weights=request.weights_dtype,
+        activations=request.activations_dtype,
+        kv=request.kv_dtype,
+        reserve=round(request.reserve_fraction * 100),
+        ceilings=request.ceilings,
+        lines="-",
+        **parallel,
+        **asked,
+    )
+    again = KvRequest.model_validate(state.body(lengths))
+    length_names = {"batch", "context_len", "sequences"}
+    same = again.model_dump(exclude=length_names) == request.model_dump(exclude=length_names)
+    return state if same else None
+
+
 FIELDS: tuple[str, ...] = tuple(f.name for f in fields(KvState))
 """Keys of the page's address, in the order of the controls."""
 

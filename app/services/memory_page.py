@@ -8,8 +8,10 @@ from typing import Any, Final
 
 from app.domain.fit_search import Proposal
 from app.domain.memory_reserve import Reserve
+from app.domain.model import ModelSpec
+from app.services import what_if
 from app.services.context import Context
-from app.services.contracts import MemoryRequest
+from app.services.contracts import BoundRequest, MemoryRequest
 from app.services.memory import MemoryEstimate, estimate_memory
 from app.services.references import resolve_model
 from app.services.what_if import WhatIf, inputs_of, offload_text
@@ -58,6 +60,15 @@ class MemoryState:
                 "gathered_layers": self.reserve.gathered_layers,
             }
         return body
+
+
+def state_of(request: MemoryRequest, model: ModelSpec) -> MemoryState | None:
+    """The page's state that asks a request's question, or None where its controls cannot hold it."""
+    bound = BoundRequest(**{name: getattr(request, name) for name in BoundRequest.model_fields})
+    lab = what_if.state_of(bound, model)
+    told = request.reserve
+    reserve = Reserve(told.fragmentation, told.workspace_bytes, told.bucket_bytes, told.gathered_layers)
+    return None if lab is None else MemoryState(lab, reserve)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
@@ -15,7 +15,7 @@ from app.catalog.published import PublishedFigure, published_experts
 from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.layout import Layout, layout_of
 from app.domain.lower_bound import CeilingChoice
-from app.domain.model import MoeMlp
+from app.domain.model import ModelSpec, MoeMlp
 from app.domain.moe_pipeline import (
     EXCHANGES,
     OVERLAP_LEVELS,
@@ -33,7 +33,8 @@ from app.domain.moe_pipeline import (
     walls,
 )
 from app.domain.overlap import rate_of_units
-from app.domain.workload import Parallel
+from app.domain.workload import Parallel, Workload
+from app.services import what_if
 from app.services.communication import UNITS_NOTE, share_of_units
 from app.services.context import Context
 from app.services.contracts import BoundRequest, MoeRequest
@@ -48,7 +49,7 @@ from app.services.estimate import (
 )
 from app.services.page_state import address_of, communication_precision, step_dtypes
 from app.services.references import own_names, parse_model, resolve_model
-from app.services.what_if import WhatIf, state_of
+from app.services.what_if import WhatIf
 
 DEFAULT_HARDWARE = "nvidia-h800-sxm"
 DEFAULT_MODEL = "deepseek-v3"
@@ -442,6 +443,44 @@ class MoeState:
         return {"kind": self.routing}
 
 
+def state_of(request: MoeRequest, model: ModelSpec) -> MoeState | None:
+    """The page's state that asks a request's question, or None where its controls cannot hold it.
+
+    Raises InvalidInput for a histogram that its field cannot hold.
+    """
+    bound = bound_request(request)
+    lab = what_if.nearest_state(bound, model)
+    if lab is None:
+        return None
+    state = nearest_state(lab, bound.workload.to_domain(), request.communication_units or 0)
+    return state if what_if.asks(BoundRequest.model_validate(state.body()), bound) else None
+
+
+def nearest_state(lab: WhatIf, workload: Workload, units: int = 0) -> MoeState:
+    """The page's state at a step: what its controls share with the lab's as they stand there, the rest as the workload
+    has it."""
+    names = (
+        "hardware", "model", "phase", "batch", "seq", "weights", "activations", "kv", "tp", "pp", "dp", "ep", "etp",
+        "micro_batches", "recompute", "launch", "ceilings",
+    )  # fmt: skip
+    dispatch, routing, plain, train = workload.dispatch, workload.routing, MoeState(), workload.phase == "train"
+    return MoeState(
+        **{name: getattr(lab, name) for name in names},
+        context=plain.context if train else lab.context,
+        zero=lab.zero if train else plain.zero,
+        routing=routing.kind,
+        alpha=routing.alpha,
+        histogram=histogram_text(routing.tokens_per_expert),
+        scheme=dispatch.scheme,
+        dispatch=dispatch.dtype or workload.dtypes.communication,
+        node_limit=dispatch.node_limit or 0,
+        capacity=dispatch.capacity_factor or 0.0,
+        replicas=dispatch.replicas,
+        overlap=workload.overlap,
+        units=units,
+    )
+
+
 FIELDS: tuple[str, ...] = tuple(f.name for f in fields(MoeState))
 """Keys of the page's address, in the order of the controls."""
 
@@ -499,7 +538,7 @@ def read_histogram(text: str) -> list[float]:
     return counts
 
 
-def histogram_text(counts: list[float]) -> str:
+def histogram_text(counts: Sequence[float]) -> str:
     """Counts as an address holds them."""
     return ",".join(f"{count:.15g}" for count in counts)
 
@@ -595,7 +634,7 @@ def lab_state(ctx: Context, found: MoeAnswer) -> WhatIf | None:
     body = {**found.bound_request, "workload": dict(found.bound_request["workload"])}
     dispatch = body["workload"].pop("dispatch")
     body["workload"].pop("overlap")  # the bound does not know it
-    plain = state_of(BoundRequest.model_validate(body), found.found.step.model)
+    plain = what_if.state_of(BoundRequest.model_validate(body), found.found.step.model)
     levers: list[tuple[str, dict[str, float]]] = []
     if dispatch.get("dtype") == "fp8":
         levers.append(("fp8-dispatch", {}))

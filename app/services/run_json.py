@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from pydantic import ValidationError
+
 from app.domain.lint import ANALYSIS_CHECKS, CHECKS
 from app.domain.lint_facts import FACTS
 from app.domain.run import METRIC_UNITS, Finding, Metric
 from app.domain.run_analysis import BoundRow, MeasuredAgainstBound
 from app.services import kernels
 from app.services.context import Context
-from app.services.contracts import WorkloadBody
+from app.services.contracts import BoundRequest, WorkloadBody
 from app.services.links import Kind
 from app.services.run_list import RunListItem
 from app.services.run_points import sweep_of
@@ -291,6 +293,17 @@ def workload_body(row: BoundRow) -> dict[str, Any]:
     if w.phase == "train":
         body |= {"recompute": w.recompute, "optimizer": w.optimizer}
     return WorkloadBody.model_validate(body).model_dump(exclude_unset=True, mode="json")
+
+
+def row_request(view: RunView, row: BoundRow) -> BoundRequest | None:
+    """The estimate's question at a measured step; None where device or model are unknown, or no request can say it."""
+    if view.hardware is None or view.model is None:
+        return None
+    try:
+        body = {"hardware": view.hardware.id, "model": view.model.id, "workload": workload_body(row)}
+        return BoundRequest.model_validate(body)
+    except ValidationError:
+        return None
 
 
 def _metric_json(metric: Metric) -> dict[str, Any]:

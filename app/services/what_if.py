@@ -167,6 +167,15 @@ def offload_text(activations: Sequence[str], optimizer: bool, parameters: bool) 
 
 def state_of(request: BoundRequest, model: ModelSpec) -> WhatIf | None:
     """The lab's state that asks a request's question, or None where the lab's controls cannot hold it."""
+    state = nearest_state(request, model)
+    return state if state is not None and asks(state.request(model), request) else None
+
+
+def nearest_state(request: BoundRequest, model: ModelSpec) -> WhatIf | None:
+    """The lab's state with all that its controls hold of a request; None where device or model are written out.
+
+    What has no control (odd weight widths, dispatch, a histogram of tokens by expert) is left at its default.
+    """
     if not isinstance(request.hardware, str) or not isinstance(request.model, str):
         return None
     w, plain = request.workload, WhatIf()
@@ -193,7 +202,7 @@ def state_of(request: BoundRequest, model: ModelSpec) -> WhatIf | None:
         virtual_stages=p.virtual_stages,
         schedule=p.schedule,
         context_exchange=p.context_exchange,
-        routing=w.routing.kind,
+        routing=plain.routing if w.routing.kind == "histogram" else w.routing.kind,
         alpha=w.routing.alpha,
         zero=p.zero_stage,
         recompute=w.recompute,
@@ -204,11 +213,15 @@ def state_of(request: BoundRequest, model: ModelSpec) -> WhatIf | None:
         ceilings=request.ceilings,
     ).with_levers([(item, {}) if isinstance(item, str) else (item.id, item.params) for item in request.levers])
     inputs: dict[str, Any] = {name: getattr(w, name) or 0 for name in inputs_of(model)}
-    state = replace(state, **inputs)
-    return state if asked_body(state.request(model)) == asked_body(request) else None
+    return replace(state, **inputs)
 
 
-def asked_body(request: BoundRequest) -> dict[str, Any]:
+def asks(request: BoundRequest, other: BoundRequest) -> bool:
+    """Whether two requests ask the same question."""
+    return _asked_body(request) == _asked_body(other)
+
+
+def _asked_body(request: BoundRequest) -> dict[str, Any]:
     """A request with its defaults filled in, and without what does not change the answer in its phase."""
     body = request.model_dump(mode="json")
     workload = body["workload"]
@@ -216,6 +229,8 @@ def asked_body(request: BoundRequest) -> dict[str, Any]:
         workload["seq_len"] = default_seq_len(workload["phase"])
     workload["recompute_modules"] = workload["recompute_modules"] or []
     workload["offload"] = workload["offload"] or OffloadBody().model_dump(mode="json")
+    if workload["routing"]["kind"] != "zipf":
+        workload["routing"].pop("alpha")
     body["levers"] = [{"id": item, "params": {}} if isinstance(item, str) else item for item in body["levers"]]
     if workload["phase"] != "train":
         for name in ("recompute", "optimizer"):

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from app.catalog.loader import load_catalog
+from app.services.contracts import BoundRequest
+from app.services.what_if import nearest_state, state_of
+
 PAGES: dict[str, tuple[tuple[str, str], dict[str, tuple[str, ...]]]] = {
     "memory": (
         (
@@ -63,3 +67,14 @@ def test_what_a_page_answers_is_frozen_shared_and_asked_again(client: TestClient
     form = client.get("/comparisons/new", params={"title": "t", "items": json.dumps(asked)})
     assert form.status_code == 200
     assert "What differs" in form.text
+
+
+def test_the_nearest_state_of_the_lab_keeps_all_that_has_a_control() -> None:
+    model = load_catalog().models["llama-3.1-8b"]
+    parallel = {"dp": 8, "pp": 2, "zero_stage": 3, "sequence_parallel": True}
+    workload = {"phase": "train", "seq_len": 4096, "parallel": parallel, "recompute_modules": ["norms"]}
+    plain = {"hardware": "nvidia-h100-sxm", "model": model.id, "ceilings": "achievable", "levers": ["fused-norm"]}
+    odd = BoundRequest.model_validate({**plain, "workload": {**workload, "dtypes": {"weights_bits": 4.5}}})
+    even = BoundRequest.model_validate({**plain, "workload": workload})
+    assert state_of(odd, model) is None
+    assert nearest_state(odd, model) == state_of(even, model) is not None

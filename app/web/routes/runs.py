@@ -41,6 +41,7 @@ from app.services.run_points import PointChart, best_point, point_charts, points
 from app.services.run_sweep import Sweep, sweeps_of
 from app.services.runs import RunView
 from app.services.upload_run import UploadOutcome, submit_file
+from app.services.what_if import nearest_state
 from app.storage.errors import Busy, StorageError
 from app.web import formatting, kernel_view, rendering
 from app.web.deps import Ctx
@@ -1014,20 +1015,8 @@ def _baseline_table(view: RunView) -> dict[str, Any] | None:
 
 def _lab_url(view: RunView, row: BoundRow | None) -> str:
     """The what-if lab at the very step that the run measured."""
-    if row is None or view.hardware is None or view.model is None:
+    request = None if row is None else run_json.row_request(view, row)
+    if request is None or view.model is None:
         return ""
-    w = row.workload
-    return rendering.query(
-        "/explore",
-        hardware=view.hardware.id,
-        model=view.model.id,
-        phase=w.phase,
-        batch=w.batch,
-        seq=None if w.phase == "decode" else w.seq_len,
-        context=None if w.phase == "train" else w.context_len,
-        weights=w.dtypes.weights,
-        activations=w.dtypes.activations,
-        kv=w.dtypes.kv,
-        tp=w.parallel.tp,
-        dp=w.parallel.dp,
-    )
+    state = nearest_state(request, view.model)
+    return "" if state is None else rendering.query("/explore", **state.query())
