@@ -222,9 +222,9 @@ def lower_bound(
     much the host runs ahead. Raises MissingFigure when a row needs a roof that the profile lacks.
     """
     count = table["count"]
-    units_used = {(op.dtype, op.pipe) for op in table.ops}
-    rates = {used: _seconds_per_flop(roofs, *used) if used[0] else 0.0 for used in units_used}
-    seconds_per_flop = np.array([rates[op.dtype, op.pipe] for op in table.ops])
+    units_used = [(op.dtype, op.pipe) for op in table.ops]
+    rates = {used: _seconds_per_flop(roofs, *used) if used[0] else 0.0 for used in set(units_used)}
+    seconds_per_flop = np.array([rates[used] for used in units_used])
     compute = table["executed"] * _column(seconds_per_flop, table)
     exponent = table["exponentials"] / roofs.exponentials if roofs.exponentials else table["exponentials"] * 0.0
     hbm_bytes = table.hbm_bytes(roofs.cache)
@@ -232,12 +232,12 @@ def lower_bound(
     wire = table.net_in_switch if roofs.in_switch_reduction else table.net
     net = np.zeros_like(hbm)
     for tier in TIERS:
-        if np.any(wire[tier] * count > 0):
+        if (wire[tier] * count).any():
             # a device drives all its links at once, so the slowest one decides
             net = np.maximum(net, wire[tier] / roofs.link_rate(tier))
     op_compute = np.maximum(compute, exponent)
     op_time = np.maximum(np.maximum(op_compute, hbm), net)
-    on_tensor = _column(np.array([op.pipe == "tensor" for op in table.ops], dtype=np.float64), table)
+    on_tensor = _column(np.array([pipe == "tensor" for _, pipe in units_used], dtype=np.float64), table)
     units = {
         "tensor": over_operations(compute * on_tensor * count),
         "vector": over_operations(compute * (1.0 - on_tensor) * count),

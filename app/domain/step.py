@@ -76,6 +76,7 @@ class StepRows:
 
     ctx: StepContext
     rows: tuple[Op, ...]
+    assumptions: tuple[str, ...]
 
     def table(self, edits: Sequence[Callable[[list[Op], StepContext], list[Op]]] = ()) -> CostTable:
         ctx, rows = self.ctx, list(self.rows)
@@ -86,7 +87,7 @@ class StepRows:
             tokens=ctx.replica_tokens * ctx.layout.dp * ctx.micro_batches,
             devices=ctx.layout.devices,
             bubble=bubble_share(ctx.workload),
-            assumptions=_assumptions(ctx.model, ctx.workload, ctx.layout),
+            assumptions=self.assumptions,
         )
 
 
@@ -107,7 +108,7 @@ def step_rows(
     transfers = _host_transfers(ctx, rows) if workload.offload.any else []
     if ctx.training:
         rows += _training_rows(ctx, before, layers, after)
-    return StepRows(ctx, (*rows, *transfers))
+    return StepRows(ctx, (*rows, *transfers), _assumptions(model, workload, layout))
 
 
 def _forward_rows(ctx: StepContext) -> tuple[list[Op], list[Op], list[Op]]:

@@ -126,8 +126,10 @@ class WhatIf:
 
     def _modules(self, model: ModelSpec) -> dict[str, Any]:
         """Recomputation and offload by module as the body has them; known modules that the model lacks are left out."""
-        again, held = modules_of(model)
         body: dict[str, Any] = {}
+        if not (self.recompute_modules or self.offload):
+            return body
+        again, held = modules_of(model)
         train = self.phase == "train"
         chosen = [name for name in _names(self.recompute_modules) if name in again or name not in RECOMPUTE_LABELS]
         if train and chosen:

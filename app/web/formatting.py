@@ -150,6 +150,13 @@ def significant(number: float, *, padded: bool = False) -> str:
         return _signed(number, f"{mantissa}e{int(exponent)}")
     if not padded and float(number).is_integer():
         return _signed(number, f"{size:,.0f}")
+    # Most numbers lie where rounding cannot add a digit before the point.
+    if 1.0 <= size < 9.99:
+        return _signed(number, f"{size:.2f}")
+    if 10.0 <= size < 99.9:
+        return _signed(number, f"{size:.1f}")
+    if size >= 100.0:
+        return _signed(number, f"{size:,.0f}")
     # Rounding first decides how many places are left: 9.996 is 10.0, not 10.00. The exponent stands behind "d.dde".
     places = max(0, 2 - int(f"{size:.2e}"[5:]))
     return _signed(number, f"{size:,.{places}f}")

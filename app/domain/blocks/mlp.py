@@ -75,6 +75,7 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
             formula=formula,
         )
 
+    there, back = _exchange_with_experts(ctx, moe, own * kept, h, count)
     rows = [
         gemm(
             "router",
@@ -121,7 +122,7 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
             act_write=rows_worked * h * ctx.activation,
             formula="read tokens hidden, write tokens top_k hidden",
         ),
-        *_dispatch(ctx, moe, "dispatch", own * kept, h, count),
+        *there,
         *ctx.exchange(
             "expert tensor gather",
             "moe",
@@ -156,7 +157,7 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
             layout.expert_tensor_group,
             0.0 if layout.folded else count,
         ),
-        *_dispatch(ctx, moe, "combine", own * kept, h, count),
+        *back,
         Op(
             "unpermute",
             "moe",
@@ -239,29 +240,34 @@ def dispatched_bytes(ctx: StepContext) -> Bytes:
     return 1.0 + 4.0 / 128.0 if dtype == "fp8" else PRECISIONS[dtype].element_bytes
 
 
-def _dispatch(ctx: StepContext, moe: MoeMlp, name: str, own: Grid, width: Grid, count: float) -> list[Op]:
-    """The exchange of tokens with their experts (F-9.3): results return by the way that tokens went.
+def _exchange_with_experts(
+    ctx: StepContext, moe: MoeMlp, own: Grid, width: Grid, count: float
+) -> tuple[list[Op], list[Op]]:
+    """Dispatch and combine of tokens (F-9.3): results return by the way that tokens went. Empty on one rank.
 
     By default a token crosses to a node once and to a rank once: a copy for another node lands at one of the ranks that
     want it, so only the others move on inside the node. Gradients travel in the communication precision.
     """
     group = ctx.layout.expert_group
     if isinstance(group.size, (float, int)) and group.size <= 1:
-        return []
+        return [], []
     near, far = sent_copies(ctx, moe)
-    element = dispatched_bytes(ctx) if name == "dispatch" else ctx.wire
-    size = own * width * element
-    return [
-        Op(
-            name,
-            "moe",
-            "collective",
-            count=count,
-            net={"scale_up": size * near, "scale_out": size * far},
-            net_backward=ctx.wire / element,
-            formula="own tokens hidden bytes times copies sent on each tier",
-        )
-    ]
+
+    def exchange(name: str, element: Bytes) -> list[Op]:
+        size = own * width * element
+        return [
+            Op(
+                name,
+                "moe",
+                "collective",
+                count=count,
+                net={"scale_up": size * near, "scale_out": size * far},
+                net_backward=ctx.wire / element,
+                formula="own tokens hidden bytes times copies sent on each tier",
+            )
+        ]
+
+    return exchange("dispatch", dispatched_bytes(ctx)), exchange("combine", ctx.wire)
 
 
 def _matrices(
