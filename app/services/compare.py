@@ -28,15 +28,15 @@ from app.domain.run import Finding
 from app.domain.workload import Workload
 from app.importers.credentials import REMOVED, without_secrets
 from app.importers.reading import clean
+from app.services.compare_answer import Answered
 from app.services.compare_communication import (
-    CommunicationItem,
     FrozenCommunication,
     FrozenExposed,
     FrozenOverlap,
     FrozenPipeline,
     answer_of,
 )
-from app.services.compare_pages import FrozenKv, FrozenMemory, FrozenMoe, FrozenPage, PageItem, page_answer
+from app.services.compare_pages import FrozenKv, FrozenMemory, FrozenMoe, FrozenPage, page_answer
 from app.services.context import Context
 from app.services.contracts import BoundRequest, CollectiveBody, Contract, OpRequest
 from app.services.estimate import BoundEstimate, OpEstimate, bound_json, estimate_bound, estimate_op, op_json
@@ -233,7 +233,7 @@ class _Gathered:
     request: BoundRequest | None = None
     op: OpEstimate | None = None
     op_request: OpRequest | None = None
-    communication: CommunicationItem | PageItem | None = None
+    answered: Answered | None = None
 
 
 def freeze(ctx: Context, items: Sequence[RunItem | EstimateItem], baseline: int) -> dict[str, Any]:
@@ -243,10 +243,7 @@ def freeze(ctx: Context, items: Sequence[RunItem | EstimateItem], baseline: int)
     gathered = [_gather(ctx, item, number) for number, item in enumerate(items)]
     labels = _unique([one.label for one in gathered])
     reported = {
-        m.key
-        for one in gathered
-        if one.run is not None and one.communication is None
-        for m in one.run.run.parsed.metrics
+        m.key for one in gathered if one.run is not None and one.answered is None for m in one.run.run.parsed.metrics
     }
     sides = [_side(one, label, reported) for one, label in zip(gathered, labels, strict=True)]
     result = compare(sides, baseline)
@@ -270,12 +267,12 @@ def _gather(ctx: Context, item: RunItem | EstimateItem, number: int) -> _Gathere
         return _Gathered(label or op_label(op, asked), item.book_as, op=op, op_request=asked)
     if isinstance(item.estimate, FrozenCommunication | FrozenPage):
         of = item.estimate
-        found: CommunicationItem | PageItem = _at(
+        found: Answered = _at(
             ("items", number, "estimate", "request"),
             lambda: answer_of(ctx, of) if isinstance(of, FrozenCommunication) else page_answer(ctx, of),
         )
         told = None if found.run is None else get_view(ctx, found.run)
-        return _Gathered(label or found.label[:MAX_LABEL], item.book_as, run=told, communication=found)
+        return _Gathered(label or found.label[:MAX_LABEL], item.book_as, run=told, answered=found)
     request = item.estimate.request
     estimate = _at(("items", number, "estimate", "request"), lambda: estimate_bound(ctx, request))
     return _Gathered(label or estimate_label(estimate), item.book_as, estimate=estimate, request=request)
@@ -354,15 +351,15 @@ def _unique(labels: Sequence[str]) -> list[str]:
 
 
 def _side(one: _Gathered, label: str, reported: set[str]) -> Item:
-    if one.communication is not None:
+    if one.answered is not None:
         # the run that told the times also says what ran
         stated = {} if one.run is None else run_frozen(one.run)
-        if isinstance(one.communication, PageItem) and one.communication.step is not None:
-            stated |= _estimate_frozen(*one.communication.step)
-        stated |= one.communication.frozen
+        if one.answered.step is not None:
+            stated |= _estimate_frozen(*one.answered.step)
+        stated |= one.answered.frozen
         if "layout" in stated:
             stated["parallel"] = layout_text(stated.pop("layout"))
-        return Item(label, "estimate", one.communication.values, stated, one.book_as)
+        return Item(label, "estimate", one.answered.values, stated, one.book_as)
     if one.run is not None:
         return Item(
             label,
@@ -564,9 +561,9 @@ def _item_json(ctx: Context, one: _Gathered, side: Item, number: int) -> dict[st
     }
     hardware: HardwareProfile | None
     model: ModelSpec | None
-    if one.communication is not None:
-        found = one.communication
-        hardware, model = found.hardware, found.model if isinstance(found, PageItem) else None
+    if one.answered is not None:
+        found = one.answered
+        hardware, model = found.hardware, found.model
         item["estimate"] = {"kind": found.kind, "request": _plain(found.request), "answer": _plain(found.answer)}
     elif one.run is not None:
         item["run"] = frozen_run(run_json(one.run))

@@ -6,16 +6,15 @@ that a step of a pipeline is never held against a training step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from app.domain.comparison import Value
-from app.domain.hardware import HardwareProfile
 from app.services.communication import estimate_exposed, estimate_overlap, estimate_pipeline
 from app.services.communication_answers import exposed_json, overlap_json, pipeline_json
 from app.services.communication_page import KIND_WORDS, SCHEDULE_WORDS, time_words
 from app.services.communication_requests import ExposedRequest, OverlapRequest, PipelineRequest
+from app.services.compare_answer import Answered, Figure
 from app.services.context import Context
 from app.services.contracts import Contract
 
@@ -51,22 +50,7 @@ CALLS: Mapping[str, str] = {
 """The kinds in words, for what no model is named in."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommunicationItem:
-    """One answered question: its request and answer as JSON, a name, its numbers, and what a fair comparison needs
-    equal."""
-
-    kind: Literal["overlap", "exposed", "pipeline"]
-    request: Mapping[str, Any]
-    answer: Mapping[str, Any]
-    label: str
-    values: Mapping[str, Value]
-    frozen: Mapping[str, Any]
-    hardware: HardwareProfile | None = None
-    run: str | None = None
-
-
-def answer_of(ctx: Context, asked: FrozenCommunication) -> CommunicationItem:
+def answer_of(ctx: Context, asked: FrozenCommunication) -> Answered:
     """Ask what is to be frozen. Raises what the three calls raise."""
     if isinstance(asked, FrozenOverlap):
         return _overlap(ctx, asked.request)
@@ -81,7 +65,7 @@ def _short(answer: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _overlap(ctx: Context, request: OverlapRequest) -> CommunicationItem:
+def _overlap(ctx: Context, request: OverlapRequest) -> Answered:
     found = estimate_overlap(ctx, request)
     gemm, chunks = request.gemm, found.shown
     exchange = KIND_WORDS[request.kind].split(" ", 1)[1]
@@ -95,7 +79,7 @@ def _overlap(ctx: Context, request: OverlapRequest) -> CommunicationItem:
         "product_time_s": found.compute_only,
         "exchange_time_s": found.communication,
     }
-    return CommunicationItem(
+    return Answered(
         kind="overlap",
         request=request.model_dump(mode="json"),
         answer=_short(overlap_json(found)),
@@ -106,7 +90,7 @@ def _overlap(ctx: Context, request: OverlapRequest) -> CommunicationItem:
     )
 
 
-def _exposed(ctx: Context, request: ExposedRequest) -> CommunicationItem:
+def _exposed(ctx: Context, request: ExposedRequest) -> Answered:
     found = estimate_exposed(ctx, request)
     name = f"Exposed communication of {found.run_name}" if found.run_name else "Exposed communication"
     values = {
@@ -115,7 +99,7 @@ def _exposed(ctx: Context, request: ExposedRequest) -> CommunicationItem:
         "exposed_communication_s": found.exposed,
         "exposed_share": found.share,
     }
-    return CommunicationItem(
+    return Answered(
         kind="exposed",
         request=request.model_dump(mode="json"),
         answer=exposed_json(found),
@@ -126,7 +110,7 @@ def _exposed(ctx: Context, request: ExposedRequest) -> CommunicationItem:
     )
 
 
-def _pipeline(request: PipelineRequest) -> CommunicationItem:
+def _pipeline(request: PipelineRequest) -> Answered:
     found = estimate_pipeline(request)
     line = found.timeline
     answer = pipeline_json(found)
@@ -145,7 +129,7 @@ def _pipeline(request: PipelineRequest) -> CommunicationItem:
         "in_flight_micro_batches": max(answer["in_flight_micro_batches"]),
         "parameter_copies": float(line.parameter_copies),
     }
-    return CommunicationItem(
+    return Answered(
         kind="pipeline",
         request=request.model_dump(mode="json"),
         answer=_short(answer),
@@ -176,26 +160,22 @@ def asked_again(ctx: Context, item: Mapping[str, Any]) -> Mapping[str, Any]:
     return _pipeline(PipelineRequest.model_validate(request)).answer
 
 
-def _of(name: str) -> Callable[[Mapping[str, Any]], float]:
-    return lambda answer: float(answer[name])
-
-
-FIGURES: Mapping[str, tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...]] = {
+FIGURES: Mapping[str, tuple[Figure, ...]] = {
     "overlap": (
-        ("time of product and exchange", "s", _of("time_s")),
-        ("exposed communication", "s", _of("exposed_s")),
-        ("exchange alone", "s", _of("communication_s")),
-        ("product alone", "s", _of("compute_only_s")),
+        ("time of product and exchange", "s", ("time_s",)),
+        ("exposed communication", "s", ("exposed_s",)),
+        ("exchange alone", "s", ("communication_s",)),
+        ("product alone", "s", ("compute_only_s",)),
     ),
     "exposed": (
-        ("exposed communication", "s", _of("exposed_s")),
-        ("exposed share of the step", "1", _of("exposed_share")),
+        ("exposed communication", "s", ("exposed_s",)),
+        ("exposed share of the step", "1", ("exposed_share",)),
     ),
     "pipeline": (
-        ("time of the pipeline's step", "s", _of("time_s")),
-        ("pipeline bubble", "s", _of("bubble_s")),
-        ("micro-batches in flight", "1", lambda answer: float(max(answer["in_flight_micro_batches"]))),
-        ("stages held by a device", "1", _of("parameter_copies")),
+        ("time of the pipeline's step", "s", ("time_s",)),
+        ("pipeline bubble", "s", ("bubble_s",)),
+        ("micro-batches in flight", "1", ("in_flight_micro_batches",)),
+        ("stages held by a device", "1", ("parameter_copies",)),
     ),
 }
-"""Figures of a frozen answer that a reader sees, and how they are read: held against today's when a link is opened."""
+"""What is held against today's answer when a link is opened; of a figure by stage, the largest."""

@@ -6,15 +6,12 @@ A step's bound knows none of a reserve, of pages and prefixes or of a level of o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from app.domain.comparison import Value
-from app.domain.hardware import HardwareProfile
-from app.domain.model import ModelSpec
+from app.services.compare_answer import Answered, Figure
 from app.services.context import Context
-from app.services.contracts import BoundRequest, Contract, KvRequest, MemoryRequest, MoeRequest
-from app.services.estimate import BoundEstimate
+from app.services.contracts import Contract, KvRequest, MemoryRequest, MoeRequest
 from app.services.kv import estimate_kv, kv_json
 from app.services.memory import estimate_memory, memory_json
 from app.services.moe import bound_request, estimate_moe, moe_json
@@ -47,31 +44,14 @@ PAGES: Mapping[str, str] = {"memory": "Memory of a device", "kv": "KV cache", "m
 """The kinds in words, for what nobody named."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageItem:
-    """One answered question: its request and answer as JSON, a name, its numbers, and what a fair comparison needs
-    equal. `step` is the step that it is about, with the question of its bound, which says most of the latter."""
-
-    kind: Literal["memory", "kv", "moe"]
-    request: Mapping[str, Any]
-    answer: Mapping[str, Any]
-    label: str
-    values: Mapping[str, Value]
-    frozen: Mapping[str, Any]
-    model: ModelSpec
-    hardware: HardwareProfile | None = None
-    step: tuple[BoundEstimate, BoundRequest] | None = None
-    run: str | None = field(default=None)
-
-
-def page_answer(ctx: Context, asked: FrozenPage) -> PageItem:
+def page_answer(ctx: Context, asked: FrozenPage) -> Answered:
     """Ask what is to be frozen. Raises what the three calls raise."""
     if isinstance(asked, FrozenMemory):
         return _memory(ctx, asked.request)
     return _kv(ctx, asked.request) if isinstance(asked, FrozenKv) else _moe(ctx, asked.request)
 
 
-def _memory(ctx: Context, request: MemoryRequest) -> PageItem:
+def _memory(ctx: Context, request: MemoryRequest) -> Answered:
     request = request.model_copy(update={"make_it_fit": False})
     found = estimate_memory(ctx, request)
     answer = memory_json(found)
@@ -93,7 +73,7 @@ def _memory(ctx: Context, request: MemoryRequest) -> PageItem:
     )
     kept += ("baseline_bytes", "levers", "bound_s", "expected", "devices", "assumptions", "sources")
     reserve = found.reserve
-    return PageItem(
+    return Answered(
         kind="memory",
         request=request.model_dump(mode="json"),
         answer={name: answer[name] for name in kept},
@@ -109,7 +89,7 @@ def _memory(ctx: Context, request: MemoryRequest) -> PageItem:
     )
 
 
-def _kv(ctx: Context, request: KvRequest) -> PageItem:
+def _kv(ctx: Context, request: KvRequest) -> Answered:
     found = estimate_kv(ctx, request)
     answer = kv_json(found)
     values = {
@@ -141,7 +121,7 @@ def _kv(ctx: Context, request: KvRequest) -> PageItem:
         "dtypes.kv": dtypes.kv,
         "dtypes.weights": dtypes.weights,
     }
-    return PageItem(
+    return Answered(
         kind="kv",
         request=request.model_dump(mode="json"),
         answer=answer,
@@ -154,7 +134,7 @@ def _kv(ctx: Context, request: KvRequest) -> PageItem:
     )
 
 
-def _moe(ctx: Context, request: MoeRequest) -> PageItem:
+def _moe(ctx: Context, request: MoeRequest) -> Answered:
     request = request.model_copy(update={"layouts": False})
     found = estimate_moe(ctx, request)
     answer = moe_json(found)
@@ -175,7 +155,7 @@ def _moe(ctx: Context, request: MoeRequest) -> PageItem:
     parts += [f"capacity {dispatch.capacity_factor:g}"] if dispatch.capacity_factor else []
     parts += [f"{dispatch.replicas} replicas"] if dispatch.replicas else []
     overlap = found.pipeline.level + (f", {found.units} units" if found.units else "")
-    return PageItem(
+    return Answered(
         kind="moe",
         request=request.model_dump(mode="json"),
         answer={name: value for name, value in answer.items() if name != "timeline"},
@@ -220,7 +200,7 @@ def page_asked_again(ctx: Context, item: Mapping[str, Any]) -> Mapping[str, Any]
     return _moe(ctx, MoeRequest.model_validate(request)).answer
 
 
-PAGE_FIGURES: Mapping[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
+PAGE_FIGURES: Mapping[str, tuple[Figure, ...]] = {
     "memory": (
         ("memory of a device", "B", ("peak_bytes",)),
         ("least memory of a device", "B", ("least", "peak_bytes")),
@@ -240,4 +220,4 @@ PAGE_FIGURES: Mapping[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
         ("exposed communication", "s", ("exposed_communication_s",)),
     ),
 }
-"""Figures of a frozen answer that a reader sees, and where they stand in it."""
+"""What is held against today's answer when a link is opened."""

@@ -10,10 +10,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from app.domain.comparison import metric_label
 from app.domain.errors import DomainError
 from app.services.compare import comparison_json
-from app.services.compare_communication import FIGURES, asked_again
+from app.services.compare_answer import Figure
+from app.services.compare_communication import FIGURES as COMMUNICATION_FIGURES
+from app.services.compare_communication import asked_again as communication_asked_again
 from app.services.compare_pages import PAGE_FIGURES, page_asked_again
 from app.services.context import Context
 from app.services.contracts import BoundRequest, Contract, OpRequest
@@ -123,123 +124,67 @@ def moved_figures(ctx: Context, snapshot: Mapping[str, Any]) -> tuple[MovedFigur
 
 
 def _moved(ctx: Context, item: Mapping[str, Any]) -> Iterator[MovedFigure]:
-    index, label = item["index"], item["label"]
-    answer = item["estimate"]["answer"]
-    if item["estimate"]["kind"] == "op":
-        yield from _moved_op(ctx, item)
-        return
-    if item["estimate"]["kind"] in FIGURES:
-        yield from _moved_communication(ctx, item)
-        return
-    if item["estimate"]["kind"] in PAGE_FIGURES:
-        yield from _moved_page(ctx, item)
-        return
-    try:
-        # the frozen profile and model, not those that have their names today
-        request = BoundRequest.model_validate(
-            {
-                **item["estimate"]["request"],
-                "hardware": item["hardware"]["profile"],
-                "model": item["model"]["architecture"],
-            }
-        )
-        today = bound_json(estimate_bound(ctx, request))
-    except (DomainError, ValidationError) as error:
-        reason = str(error).split("\n")[0][:300]
-        yield MovedFigure(index, label, metric_label("step_bound_s"), "s", answer["bound_s"], None, reason)
-        return
-    for words, unit, read in _FIGURES:
-        before, now = read(answer), read(today)
-        if not _same(before, now):
-            yield MovedFigure(index, label, words, unit, before, now)
-
-
-def _moved_op(ctx: Context, item: Mapping[str, Any]) -> Iterator[MovedFigure]:
     index, label, answer = item["index"], item["label"], item["estimate"]["answer"]
+    figures = _FIGURES[item["estimate"]["kind"]]
     try:
-        frozen = {**item["estimate"]["request"], "hardware": item["hardware"]["profile"]}
-        today = op_json(estimate_op(ctx, OpRequest.model_validate(frozen)))
-    except (DomainError, ValidationError) as error:
-        reason = str(error).split("\n")[0][:300]
-        yield MovedFigure(index, label, "bound of the operation", "s", answer["bound_s"], None, reason)
-        return
-    for words, read in (("bound of the operation", _bound), ("expected time of the operation", _expected)):
-        if not _same(read(answer), read(today)):
-            yield MovedFigure(index, label, words, "s", read(answer), read(today))
-
-
-def _moved_communication(ctx: Context, item: Mapping[str, Any]) -> Iterator[MovedFigure]:
-    index, label, answer = item["index"], item["label"], item["estimate"]["answer"]
-    figures = FIGURES[item["estimate"]["kind"]]
-    try:
-        today = asked_again(ctx, item)
-    except (DomainError, ValidationError) as error:
-        words, unit, read = figures[0]
-        yield MovedFigure(index, label, words, unit, read(answer), None, str(error).split("\n")[0][:300])
-        return
-    for words, unit, read in figures:
-        if not _same(read(answer), read(today)):
-            yield MovedFigure(index, label, words, unit, read(answer), read(today))
-
-
-def _moved_page(ctx: Context, item: Mapping[str, Any]) -> Iterator[MovedFigure]:
-    index, label, answer = item["index"], item["label"], item["estimate"]["answer"]
-    figures = PAGE_FIGURES[item["estimate"]["kind"]]
-    try:
-        today = page_asked_again(ctx, item)
+        today = _asked_again(ctx, item)
     except (DomainError, ValidationError) as error:
         words, unit, path = figures[0]
-        yield MovedFigure(index, label, words, unit, _at_path(answer, path), None, str(error).split("\n")[0][:300])
+        yield MovedFigure(index, label, words, unit, _read(answer, path), None, str(error).split("\n")[0][:300])
         return
     if today is None:
         return
     for words, unit, path in figures:
-        before, now = _at_path(answer, path), _at_path(today, path)
+        before, now = _read(answer, path), _read(today, path)
         if not _same(before, now):
             yield MovedFigure(index, label, words, unit, before, now)
 
 
-def _at_path(answer: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+def _asked_again(ctx: Context, item: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Today's answer to a frozen question, from the frozen profile and model and not those that have their names today;
+    None where it takes a run, which may be gone."""
+    kind = item["estimate"]["kind"]
+    if kind in COMMUNICATION_FIGURES:
+        return communication_asked_again(ctx, item)
+    if kind in PAGE_FIGURES:
+        return page_asked_again(ctx, item)
+    frozen = {**item["estimate"]["request"], "hardware": item["hardware"]["profile"]}
+    if kind == "op":
+        return op_json(estimate_op(ctx, OpRequest.model_validate(frozen)))
+    frozen["model"] = item["model"]["architecture"]
+    return bound_json(estimate_bound(ctx, BoundRequest.model_validate(frozen)))
+
+
+_FIGURES: Mapping[str, tuple[Figure, ...]] = {
+    "bound": (
+        ("bound of a step", "s", ("bound_s",)),
+        ("serial bound of a step", "s", ("serial_bound_s",)),
+        ("expected time of a step", "s", ("expected", "time_s")),
+        ("tokens/s at most", "tokens/s", ("tokens_per_s",)),
+        ("memory of a device", "B", ("memory", "peak_bytes")),
+    ),
+    "op": (
+        ("bound of the operation", "s", ("bound_s",)),
+        ("expected time of the operation", "s", ("expected", "time_s")),
+    ),
+    **COMMUNICATION_FIGURES,
+    **PAGE_FIGURES,
+}
+"""What is held against today's answer, by the kind of question; the first is named where today's code refuses it."""
+
+
+def _read(answer: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    """A figure of an answer; of several by stage, the largest."""
     found: Any = answer
     for name in path:
         found = found[name]
-    return found
+    return max(found) if isinstance(found, list | tuple) else found
 
 
 def _same(before: float | None, now: float | None) -> bool:
     if before is None or now is None:
         return before is now
     return math.isclose(before, now, rel_tol=ROUNDING, abs_tol=1e-300)
-
-
-def _bound(answer: Mapping[str, Any]) -> Any:
-    return answer["bound_s"]
-
-
-def _serial(answer: Mapping[str, Any]) -> Any:
-    return answer["serial_bound_s"]
-
-
-def _expected(answer: Mapping[str, Any]) -> Any:
-    return answer["expected"]["time_s"]
-
-
-def _rate(answer: Mapping[str, Any]) -> Any:
-    return answer["tokens_per_s"]
-
-
-def _memory(answer: Mapping[str, Any]) -> Any:
-    return answer["memory"]["peak_bytes"]
-
-
-_FIGURES = (
-    ("bound of a step", "s", _bound),
-    ("serial bound of a step", "s", _serial),
-    ("expected time of a step", "s", _expected),
-    ("tokens/s at most", "tokens/s", _rate),
-    ("memory of a device", "B", _memory),
-)
-"""Figures of an estimate that a reader sees, and how they are read from its answer."""
 
 
 def moved_json(moved: MovedFigure) -> dict[str, Any]:
