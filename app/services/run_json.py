@@ -20,6 +20,7 @@ from app.services.run_list import RunListItem
 from app.services.run_points import sweep_of
 from app.services.runs import RunView, view_of
 from app.services.upload_run import UploadOutcome
+from app.storage.export import run_head
 from app.storage.records import Acknowledgement, RunSummary, StoredRun, StoredUpload
 
 MOST_WHOLE_RUNS = 200
@@ -84,16 +85,9 @@ _ADD_BY: Mapping[str, str | None] = {"links": "PATCH hardware, model, workload",
 def summary_json(run: RunSummary) -> dict[str, Any]:
     """What lists answer of a run."""
     return {
-        "id": run.id,
-        "name": run.name,
-        "format": run.format,
-        "created_at": run.created_at.isoformat(),
-        "measured_at": run.measured_at,
+        **run_head(run),
         "upload_id": run.upload_id,
         "position": run.position,
-        "tags": list(run.tags),
-        "is_example": run.is_example,
-        "is_baseline": run.is_baseline,
         "baseline": run.baseline_run_id,
     }
 

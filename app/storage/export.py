@@ -11,7 +11,7 @@ from sqlmodel import Session
 
 from app.domain.run import RunWorkload
 from app.storage import checklists, comparisons, diagnoses, hardware, links, mappings, models, runs, workloads
-from app.storage.records import StoredHardware, StoredModel, StoredRun, StoredWorkload
+from app.storage.records import RunSummary, StoredHardware, StoredModel, StoredRun, StoredWorkload
 
 VERSION = 1
 """Version of the lines' shape, in the first line."""
@@ -47,15 +47,25 @@ def exported_items(*, session: Session, app_version: str) -> Iterator[dict[str, 
         yield {"kind": "checklist", **_plain(asdict(checklist)), "ticks": ticks}
 
 
-def run_json(run: StoredRun) -> dict[str, Any]:
-    """A run with every metric in SI units and the place in the file that it was read from."""
-    parsed = run.parsed
+def run_head(run: RunSummary) -> dict[str, Any]:
+    """What every JSON of a run begins with, exported or answered."""
     return {
         "id": run.id,
         "name": run.name,
         "format": run.format,
         "created_at": run.created_at.isoformat(),
         "measured_at": run.measured_at,
+        "tags": list(run.tags),
+        "is_example": run.is_example,
+        "is_baseline": run.is_baseline,
+    }
+
+
+def run_json(run: StoredRun) -> dict[str, Any]:
+    """A run with every metric in SI units and the place in the file that it was read from."""
+    parsed = run.parsed
+    return {
+        **run_head(run),
         "upload": {
             "id": run.upload.id,
             "sha256": run.upload.sha256,
@@ -74,9 +84,6 @@ def run_json(run: StoredRun) -> dict[str, Any]:
         "workload_id": run.workload_id,
         "workload": _workload(parsed.workload),
         "workload_overrides": dict(run.workload_overrides),
-        "tags": list(run.tags),
-        "is_example": run.is_example,
-        "is_baseline": run.is_baseline,
         "baseline_run": run.baseline_run_id,
         "metrics": [{**asdict(metric), "unit": metric.unit} for metric in parsed.metrics],
         "parallel": dict(parsed.parallel),
