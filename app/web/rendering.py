@@ -19,7 +19,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from fastapi import Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -377,3 +377,10 @@ def environment() -> Environment:
         not_reported=formatting.NOT_REPORTED,
     )
     return env
+
+
+def redirect(request: Request, url: str) -> Response:
+    """A 303 for browsers; htmx and the drop zone are told in a header, so that they load the page themselves."""
+    if wants_fragment(request):
+        return Response(status_code=200, headers={"HX-Redirect": url, "Vary": VARY})
+    return RedirectResponse(url, status_code=303)

@@ -149,7 +149,7 @@ def test_naming_tagging_and_a_baseline_by_form(client: TestClient):
     about = {"part": "about", "name": "new name", "tags": "a, b", "notes": "warm", "baseline": base}
     assert client.post(location, data=about).status_code == 303
     page = client.get(location).text
-    for words in ("new name", "Against the baseline", "100\u202f% worse"):
+    for words in ("new name", "Against the baseline", "100\u202f% worse", "Time per output token (TPOT) mean"):
         assert words in page
     run = client.get(f"/api/v1{location}").json()
     assert (run["tags"], run["notes"], run["baseline"]) == (["a", "b"], "warm", base)

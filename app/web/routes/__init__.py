@@ -34,9 +34,11 @@ from app.web.routes.memory import router as memory_router
 from app.web.routes.model_import import router as model_import_router
 from app.web.routes.models import router as models_router
 from app.web.routes.moe import router as moe_router
+from app.web.routes.run_edit import router as run_edit_router
 from app.web.routes.run_history import router as run_history_router
 from app.web.routes.run_kernels import router as run_kernels_router
 from app.web.routes.run_lint import router as run_lint_router
+from app.web.routes.run_page import router as run_page_router
 from app.web.routes.runs import router as runs_router
 from app.web.routes.search import router as search_router
 from app.web.routes.service import router as service_router
@@ -50,10 +52,12 @@ ROUTERS: tuple[APIRouter, ...] = (
     kv_router,
     memory_router,
     moe_router,
-    run_history_router,  # before runs_router: /runs/series is no run's id
-    run_lint_router,  # before runs_router: /runs/links is no run's id
+    run_history_router,  # before run_page_router: /runs/series is no run's id
+    run_lint_router,  # before run_page_router: /runs/links is no run's id
     ceilings_router,
     runs_router,
+    run_page_router,
+    run_edit_router,
     diagnose_router,
     run_kernels_router,
     jobs_router,

@@ -22,7 +22,6 @@ from app.web.deps import Ctx
 from app.web.errors import FiniteJSONResponse
 from app.web.forms import FormTexts, sentence
 from app.web.routes.hardware import address_of
-from app.web.routes.runs import redirect
 from app.web.schemas import HardwareAnswer
 
 router = APIRouter()
@@ -85,7 +84,7 @@ def accept(request: Request, ctx: Ctx, run_id: str, texts: FormTexts) -> Respons
         return _offer(request, ctx, run_id, texts, sentence(error.reason), str(error.loc[-1]) if error.loc else "", 422)
     except Conflict as error:
         return _offer(request, ctx, run_id, texts, sentence(str(error)), "name", 409)
-    return redirect(request, address_of(entry))
+    return rendering.redirect(request, address_of(entry))
 
 
 def _offer(

@@ -12,7 +12,7 @@ from app.services.upload_run import outcome_of
 from app.storage.errors import NotFound
 from app.web import rendering
 from app.web.deps import Ctx
-from app.web.routes.runs import FileAnswer, answer_of_error, redirect
+from app.web.routes.runs import FileAnswer, answer_of_error
 
 router = APIRouter(include_in_schema=False)
 
@@ -23,13 +23,13 @@ def job_page(request: Request, ctx: Ctx, job_id: str, follow: bool = False) -> R
     job = ctx.jobs.get(job_id)
     answer = answer_of_job(ctx, job)
     if answer.outcome is not None and answer.outcome.runs and (follow or not rendering.wants_fragment(request)):
-        return redirect(request, f"/runs/{answer.outcome.runs[0].id}" + ("" if job.created else "?again=1"))
+        return rendering.redirect(request, f"/runs/{answer.outcome.runs[0].id}" + ("" if job.created else "?again=1"))
     if (
         isinstance(job.error, UnmappedTable)
         and job.error.upload_id
         and (follow or not rendering.wants_fragment(request))
     ):
-        return redirect(request, f"/tables/files/{job.error.upload_id}")
+        return rendering.redirect(request, f"/tables/files/{job.error.upload_id}")
     context = {"answer": answer, "follow": follow or not rendering.wants_fragment(request)}
     return rendering.page(request, "job.html", context, part="job.html")
 
@@ -40,7 +40,7 @@ def cancel(request: Request, ctx: Ctx, job_id: str) -> Response:
     job.cancel()
     if rendering.wants_fragment(request):
         return rendering.fragment(request, "job.html", {"answer": answer_of_job(ctx, job), "follow": False})
-    return redirect(request, f"/jobs/{job_id}")
+    return rendering.redirect(request, f"/jobs/{job_id}")
 
 
 def answer_of_job(ctx: Context, job: Job) -> FileAnswer:

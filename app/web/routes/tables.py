@@ -19,7 +19,7 @@ from app.services.context import Context
 from app.services.upload_run import explain_table
 from app.web import rendering
 from app.web.deps import Ctx
-from app.web.routes.runs import METRIC_WORDS, STAT_WORDS
+from app.web.run_words import METRIC_WORDS, STAT_WORDS
 
 router = APIRouter(include_in_schema=False)
 
