@@ -125,6 +125,7 @@ class Stack:
                     "exponentials",
                     "bytes",
                     "wire",
+                    "starts",
                     "link_rate",
                     "utilisation",
                     "length",

@@ -5,14 +5,15 @@ Every kernel follows one form with few parameters, after how kernels behave rath
     t = floor + block S + ((C^3 + M^3)^(1/3)) + N
     C = F / (compute P u^wave) (1 + depth / L) + X / (exponent P_X)     products and exponentials
     M = B / (memory BW)                                                  bytes
-    N = W / (link BW_net) + sqrt(W ramp) / (link BW_net)                 bytes on a link
+    N = W / (link BW_net) + sqrt(W ramp) / (link BW_net) + hops a        bytes on a link, messages between nodes
 
 `floor` is the least time of one kernel (launch, prologue, first bytes, or the latency of a collective), `u` the share
 of the last wave of tiles that is busy (F-11.3), `L` the length of the inner loop (the inner dimension of a product, the
 keys of a query) with `depth` its prologue; an `exponent` above one says that exponentials hide behind products. `S`
-counts waves of (sequence, KV head) pairs in a decode, each with a cost of its own however short its context. A power
-mean joins products and bytes: near the ridge both cost. A whole step is the sum of its kernels times a residual factor;
-a step issued by the host one kernel at a time also waits for the host.
+counts waves of (sequence, KV head) pairs in a decode, each with a cost of its own however short its context. `hops` are
+messages between nodes that follow one another, and `a` what each takes to start (F-10.3: judgement by the fabric's
+name, not fitted). A power mean joins products and bytes: near the ridge both cost. A whole step is the sum of its
+kernels times a residual factor; a step issued by the host one kernel at a time also waits for the host.
 
 Parameters come from a file that a tool writes; this module evaluates them. Where no measurement speaks about a device
 family or a precision, the parent class does (all families together), with a spread that was found by leaving families
@@ -175,7 +176,8 @@ PRECISION_CLASSES: Mapping[str, str] = {
 class KernelFeatures:
     """What a fit is evaluated on, one value an operation: seconds at full rate, and shapes.
 
-    `products`, `exponentials`, `bytes` and `wire` are seconds of one execution at the roofs; `utilisation` the busy
+    `products`, `exponentials`, `bytes` and `wire` are seconds of one execution at the roofs, `starts` those that its
+    messages to other nodes take to start, one after another; `utilisation` the busy
     share of the last wave, `length` the inner loop's elements, `launches` kernels, `link_bytes` what `ramp` is held
     against.
     """
@@ -185,6 +187,7 @@ class KernelFeatures:
     exponentials: Array
     bytes: Array
     wire: Array
+    starts: Array
     link_rate: Array
     utilisation: Array
     length: Array
@@ -224,6 +227,7 @@ def kernel_features(bound: Bound) -> KernelFeatures:
         exponentials=np.array(scores),
         bytes=bound.op_hbm,
         wire=moved,
+        starts=table["hops"] * roofs.far_start,
         link_rate=bound.op_net_bytes / np.maximum(moved, 1e-30) + (moved == 0.0),
         utilisation=np.array(busy),
         length=np.array(length),
@@ -301,7 +305,7 @@ def kernel_seconds(features: KernelFeatures, parameters: Array) -> Array:
         return np.asarray(busy)
     wire = features.wire / link
     wire = wire + np.sqrt(wire * ramp / (link * features.link_rate))
-    return np.asarray(busy + wire)
+    return np.asarray(busy + wire + features.starts)
 
 
 def parameters_of(calibration: Calibration, keys: tuple[str, ...]) -> tuple[Array, tuple[tuple[Fit, int], ...]]:

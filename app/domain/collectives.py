@@ -87,6 +87,19 @@ def ring_steps(kind: str, ranks: int) -> int:
     return {"all_reduce": 2 * (ranks - 1), "p2p": min(ranks - 1, 1)}.get(kind, ranks - 1)
 
 
+def far_hops(kind: str, ranks: Grid, ranks_per_node: Grid) -> Grid:
+    """Messages between nodes that follow one another where little is sent, by the algorithm that needs fewest.
+
+    A tree of nodes is log2 of them deep, and an all-reduce goes up and down again (F-10.2). In an all-to-all every pair
+    sends at once, as kernels for few tokens do. 0 in one node.
+    """
+    nodes = np.ceil(np.asarray(ranks, dtype=np.float64) / np.maximum(ranks_per_node, 1.0))
+    depth = np.ceil(np.log2(np.maximum(nodes, 1.0)))
+    if kind in ("all_to_all", "p2p"):
+        return _plain(np.minimum(depth, 1.0))
+    return _plain(depth * (2.0 if kind == "all_reduce" else 1.0))
+
+
 def tree_time(size: Bytes, ranks: int, alpha: Seconds, bandwidth: BytesPerSecond) -> Seconds:
     """Tree all-reduce on one tier: up and down the tree, the whole array on each link (F-10.2)."""
     return 2 * float(np.ceil(np.log2(max(ranks, 1)))) * alpha + 2 * size / bandwidth
@@ -94,11 +107,12 @@ def tree_time(size: Bytes, ranks: int, alpha: Seconds, bandwidth: BytesPerSecond
 
 def default_alpha(tier: Tier, fabric: str) -> Seconds:
     """Start-up cost of a message where nobody measured it (judgement, F-10.3): 3 us inside a node, between nodes 15 us
-    over Ethernet and 8 us over everything else."""
+    over Ethernet and 8 us over everything else, a fabric that may be either included."""
     if tier == "scale_up":
         return 3e-6
     name = fabric.lower()
-    return 15e-6 if any(word in name for word in ("ethernet", "gbe", "roce", "efa")) else 8e-6
+    ethernet = any(word in name for word in ("ethernet", "gbe", "roce", "efa"))
+    return 15e-6 if ethernet and not any(word in name for word in ("infiniband", "hdr", "ndr", "xdr")) else 8e-6
 
 
 def node_count(ranks: int, ranks_per_node: int) -> int:

@@ -41,6 +41,7 @@ class Op:
     act_read/act_write    bytes of activations; they may stay in cache between two operations
     act_backward  bytes of activations read and written by the row's backward pass, where its kind's rule is not exact
     net           bytes sent one way on each tier, by the ring algorithm
+    hops          messages between nodes that follow one another (the bound does not know what each takes to start)
     effort        expected time over that of a well-tuned kernel, launches apart (the bound does not know it)
     hidden        share of a collective that runs behind independent work (the serial bound does not know it)
     skew          extra time of the busiest rank over the mean rank (routing), a share of the row's time
@@ -69,6 +70,7 @@ class Op:
     net: Mapping[Tier, Grid] = field(default_factory=dict)
     net_in_switch: Mapping[Tier, Grid] | None = None
     net_backward: float = 1.0
+    hops: Grid = 0.0
     launches: Grid = 1.0
     effort: float = 1.0
     hidden: float = 0.0
@@ -122,6 +124,7 @@ COLUMNS: tuple[str, ...] = (
     "state",
     "act_read",
     "act_write",
+    "hops",
     "launches",
     "effort",
     "hidden",

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from app.domain.collectives import default_alpha
 from app.domain.cost import TIERS, Array, CostTable, Tier, over_operations
 from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.hardware import HardwareProfile
@@ -35,7 +36,8 @@ class Ceilings:
 
     `flop` maps a peak name to FLOP/s, `links` a tier to bytes/s one way. `names` says for every roof where it comes
     from (`peak`, `achievable`, or `peak, raised to the measured ...`), `assumptions` what stands for a missing figure.
-    `family` and `units` are no roofs: the device family that a forecast is fitted for, and its compute units.
+    `family`, `units` and `far_start` are no roofs: the device family that a forecast is fitted for, its compute units,
+    and what a message to another node takes to start.
     """
 
     flop: Mapping[str, FlopPerSecond]
@@ -43,6 +45,7 @@ class Ceilings:
     links: Mapping[Tier, BytesPerSecond]
     exponentials: PerSecond | None
     launch: Seconds
+    far_start: Seconds
     cache: Bytes
     in_switch_reduction: bool
     profile: str
@@ -133,6 +136,7 @@ def ceilings(profile: HardwareProfile, choice: CeilingChoice = "peak") -> Ceilin
         memory=memory,
         links=links,
         exponentials=profile.peak_exponentials,
+        far_start=default_alpha("scale_out", "" if profile.scale_out is None else profile.scale_out.name),
         launch=LEAST_LAUNCH if profile.launch_overhead is None else profile.launch_overhead,
         cache=UNKNOWN_CACHE if profile.cache_capacity is None else profile.cache_capacity,
         in_switch_reduction=profile.scale_up is not None and profile.scale_up.in_network_reduction,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.domain.backward import FLASH_BACKWARD_EXECUTED
 from app.domain.blocks.attention import attended_pairs
-from app.domain.collectives import COLLECTIVES, wire_bytes
+from app.domain.collectives import COLLECTIVES, far_hops, wire_bytes
 from app.domain.cost import CostTable, Op
 from app.domain.errors import InvalidInput
 from app.domain.precision import precision
@@ -135,6 +135,7 @@ def collective_table(kind: str, size: Bytes, ranks: int, ranks_per_node: int, in
         "op",
         "collective",
         net=wire_bytes(kind, size, ranks, ranks_per_node, in_switch=in_switch),
+        hops=far_hops(kind, ranks, ranks_per_node),
         formula="wire factor of the collective times its size",
     )
     return CostTable.of([op], tokens=1.0, devices=float(ranks))

@@ -166,6 +166,7 @@ def _hand_over(ctx: StepContext) -> list[Op]:
             "collective",
             count=hops * ctx.micro_batches,
             net={"scale_up": size * (1.0 - far), "scale_out": size * far},
+            hops=far,
             formula="tokens hidden bytes to the next stage",
         )
     ]

@@ -192,13 +192,20 @@ def _evaluate(
     table = scenario.table(hardware.ranks_per_node, worked.rows)
     worked.stack = worked.stack or step_class(table, workload, roofs.family)
     bound = lower_bound(table, roofs, launch_mode=workload.launch_mode)
-    notes = [*assumptions, *roofs.notes_for(workload), *table.assumptions]
+    notes = [*assumptions, *roofs.notes_for(workload), *table.assumptions, *_hop_notes(table, roofs)]
     streamed = float(over_operations(table.streamed_bytes() * table["count"]))
     if 0 < streamed <= roofs.cache:
         notes.append("The step's weights, cache and state fit into the last-level cache together: none crosses HBM.")
     if hardware.memory_capacity is None:
         notes.append("The profile states no memory capacity: whether the step fits is not known.")
     return BoundEstimate(hardware=hardware, scenario=scenario, bound=bound, assumptions=tuple(notes), worked=worked)
+
+
+def _hop_notes(table: CostTable, roofs: Ceilings) -> list[str]:
+    """What the forecast takes for messages between nodes, which no profile states."""
+    if not table["hops"].any():
+        return []
+    return [f"The expected time takes {roofs.far_start * 1e6:g} us for a message to another node to start (judgement)."]
 
 
 def expected_step_time(
@@ -276,7 +283,13 @@ def op_on(hardware: HardwareProfile, request: OpRequest, notes: tuple[str, ...] 
         bound=bound,
         repeated=repeated,
         expected=_forecast(hardware, bound),
-        assumptions=(*defaults, *inner, *notes, "Operands are read from HBM once and results written once."),
+        assumptions=(
+            *defaults,
+            *inner,
+            *notes,
+            *_hop_notes(table, roofs),
+            "Operands are read from HBM once and results written once.",
+        ),
     )
 
 

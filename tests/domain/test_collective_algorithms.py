@@ -7,6 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
+from app.catalog.calibration import load_calibration
+from app.catalog.loader import load_catalog
 from app.domain.collectives import (
     ALGORITHMS,
     COLLECTIVES,
@@ -15,11 +17,15 @@ from app.domain.collectives import (
     algorithm_time,
     bus_bandwidth,
     default_alpha,
+    far_hops,
     fastest_algorithm,
     unavailable,
     wire_bytes,
 )
 from app.domain.cost import Tier
+from app.domain.expected import expected_time
+from app.domain.lower_bound import ceilings, lower_bound
+from app.domain.single_op import collective_table
 
 NEAR, FAR = LinkModel(3e-6, 400e9), LinkModel(8e-6, 50e9)
 LINKS: dict[Tier, LinkModel] = {"scale_up": NEAR, "scale_out": FAR}
@@ -83,6 +89,36 @@ def test_default_alphas() -> None:
     assert default_alpha("scale_up", "NVLink 4") == 3e-6
     assert default_alpha("scale_out", "ConnectX-7 NDR") == 8e-6
     assert default_alpha("scale_out", "400GbE RoCE") == 15e-6
+    assert default_alpha("scale_out", "ConnectX-7 NDR/RoCE") == 8e-6
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "hops"),
+    [
+        ("all_reduce", 8, 0),  # one node
+        ("all_reduce", 9, 2),  # two nodes: up and down
+        ("all_reduce", 64, 6),
+        ("all_gather", 64, 3),
+        ("all_to_all", 64, 1),
+        ("p2p", 16, 1),
+    ],
+)
+def test_hops_between_nodes(kind: str, ranks: int, hops: float) -> None:
+    assert far_hops(kind, ranks, 8) == hops
+    assert far_hops(kind, np.array([1.0, ranks]), 8).tolist() == [0.0, hops]  # type: ignore[union-attr]
+
+
+def test_a_small_collective_across_nodes_waits_for_its_messages() -> None:
+    """The forecast of 8 KiB grows by the start-up cost of each hop; in one node it holds only the fitted latency."""
+    hardware = load_catalog().hardware["nvidia-h100-sxm"]
+    times = {
+        ranks: expected_time(
+            lower_bound(collective_table("all_reduce", 8192, ranks, 8, False), ceilings(hardware)), load_calibration()
+        ).time
+        for ranks in (8, 16, 64)
+    }
+    assert times[16] - times[8] == pytest.approx(2 * 8e-6, rel=0.05)
+    assert times[64] - times[8] == pytest.approx(6 * 8e-6, rel=0.05)
 
 
 CASES = [

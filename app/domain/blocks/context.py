@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from app.domain.collectives import wire_bytes
+from app.domain.collectives import far_hops, wire_bytes
 from app.domain.cost import Op, Tier
 from app.domain.errors import InvalidInput
 from app.domain.layout import Group, Layout
@@ -120,10 +120,10 @@ class StepContext:
         return self.tp if self.workload.parallel.sequence_parallel else 1.0
 
     @cached_property
-    def _hidden_sum(self) -> tuple[Grid, Mapping[Tier, Grid], Mapping[Tier, Grid]]:
-        """How often (0 or 1) and how many bytes the tensor-parallel group sends to add one activation up."""
+    def _hidden_sum(self) -> tuple[Grid, Mapping[Tier, Grid], Mapping[Tier, Grid], Grid]:
+        """How often (0 or 1), how many bytes and by how many hops the tensor-parallel group adds one activation up."""
         if isinstance(self.tp, (float, int)) and self.tp == 1:
-            return 0.0, {}, {}
+            return 0.0, {}, {}, 0.0
         size = self.tokens * self.hidden * self.wire
         shared = np.asarray(self.tp) > 1
         group = self.layout.tensor_group
@@ -131,7 +131,8 @@ class StepContext:
         # a reduce-scatter and an all-gather send (t-1)/t each even where the switch reduces or multicasts
         split = self.workload.parallel.sequence_parallel
         in_switch = net if split else wire_bytes("all_reduce", size, group.size, group.local, in_switch=True)
-        return shared.astype(np.float64) if np.ndim(self.tp) else float(shared), net, in_switch
+        hops = far_hops("all_reduce", group.size, group.local)
+        return shared.astype(np.float64) if np.ndim(self.tp) else float(shared), net, in_switch, hops
 
     def exchange(
         self,
@@ -160,6 +161,7 @@ class StepContext:
                 net=wire_bytes(kind, size, group.size, group.local),
                 net_in_switch=wire_bytes(kind, size, group.size, group.local, in_switch=True),
                 net_backward=backward,
+                hops=far_hops(kind, group.size, group.local),
                 formula=f"{kind.replace('_', '-')} of {name}",
             )
         ]
@@ -169,7 +171,7 @@ class StepContext:
 
         With sequence parallelism it is a reduce-scatter and an all-gather, which send the same bytes.
         """
-        shared, net, in_switch = self._hidden_sum
+        shared, net, in_switch, hops = self._hidden_sum
         return Op(
             name=name,
             stage=stage,
@@ -177,6 +179,7 @@ class StepContext:
             count=count * shared,
             net=net,
             net_in_switch=in_switch,
+            hops=hops,
             formula="2 (t-1)/t tokens hidden bytes",
         )
 
