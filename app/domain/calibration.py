@@ -80,6 +80,11 @@ HIDDEN_EXCHANGE = 0.7
 """Share of a data-parallel exchange that runs behind the backward pass. Judgement from two-rank measurements: 0.62 to
 0.85 of an all-reduce beside products is hidden."""
 
+HIDDEN_DISPATCH = 0.7
+"""Share of an exchange with experts in other nodes that serving runs behind the other half of its batch. Judgement:
+DeepSeek-V3 (arXiv 2412.19437, section 3.4) and SGLang serve in two micro-batches for this, and reach a step near the
+longer of exchange and work."""
+
 KEPT_TABLES = 512
 """Row layouts whose parameter columns are kept."""
 
@@ -425,15 +430,35 @@ def step_seconds(
     return combine(bound, seconds, step_fit[0], workload), fits, step_fit, seconds
 
 
+def runs_in_halves(table: CostTable, workload: Workload) -> bool:
+    """Whether serving runs a step as two half batches, so that one half's exchange lies behind the other's work: where
+    experts lie in other nodes and there is something to halve."""
+    if workload.phase == "train" or (workload.phase == "decode" and workload.batch < 2):
+        return False
+    return any(op.base == "dispatch" and np.any(np.asarray(op.hops) > 0) for op in table.ops)
+
+
+def _shown(exchange: Seconds, work: Seconds, hidden: float) -> Seconds:
+    """What is left of an exchange of which a share runs behind work, as far as there is any."""
+    return max(exchange - work, 0.0) + (1.0 - hidden) * min(exchange, work)
+
+
 def combine(bound: Bound, seconds: Array, fit: Fit, workload: Workload) -> Seconds:
-    """A step's time from those of its rows: exchanges of gradients partly hidden, waiting, residual factor and host."""
+    """A step's time from those of its rows: exchanges partly hidden, waiting, residual factor and host.
+
+    The residual factor is that of the stack's kernels. An exchange with experts in other nodes, which few of the
+    fitted steps have, is not multiplied by it.
+    """
     table, parallel = bound.table, workload.parallel
-    exchange = 0.0
+    gradients = dispatched = 0.0
+    halves = runs_in_halves(table, workload)
     for op, time in zip(table.ops, seconds.tolist(), strict=True):
         if op.stage == "data parallel":
-            exchange += time
-    work = float(seconds.sum()) - exchange
-    shown = max(exchange - work, 0.0) + (1.0 - HIDDEN_EXCHANGE) * min(exchange, work)
+            gradients += time
+        elif halves and op.base in ("dispatch", "combine"):
+            dispatched += time
+    work = float(seconds.sum()) - gradients - dispatched
+    shown = _shown(gradients, work, HIDDEN_EXCHANGE)
     waiting = float(bound.terms["imbalance"])
     idle = table.bubble
     if workload.phase == "prefill" and parallel.micro_batches > 1:
@@ -444,6 +469,7 @@ def combine(bound: Bound, seconds: Array, fit: Fit, workload: Workload) -> Secon
     else:
         waiting += float(bound.terms["sync"])
     total = fit.parameters["factor"] * (work + shown + waiting)
+    total += _shown(dispatched, total, HIDDEN_DISPATCH)
     if workload.launch_mode == "eager":
         issued = float(table.total("launches")) * fit.parameters.get("host", JUDGED_STEP.parameters["host"])
         total = float(np.cbrt(total**3 + issued**3))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from app.catalog.calibration import load_calibration
-from app.domain.calibration import step_class
+from app.domain.calibration import HIDDEN_DISPATCH, runs_in_halves, step_class
 from app.domain.collectives import COLLECTIVES
 from app.domain.cost import TIERS, CostTable, over_operations
 from app.domain.errors import InvalidInput, MissingFigure
@@ -193,6 +193,11 @@ def _evaluate(
     worked.stack = worked.stack or step_class(table, workload, roofs.family)
     bound = lower_bound(table, roofs, launch_mode=workload.launch_mode)
     notes = [*assumptions, *roofs.notes_for(workload), *table.assumptions, *_hop_notes(table, roofs)]
+    if runs_in_halves(table, workload):
+        notes.append(
+            f"The expected time takes {HIDDEN_DISPATCH:.0%} of the exchange with experts in other nodes as hidden "
+            "behind the other half of the batch (judgement)."
+        )
     streamed = float(over_operations(table.streamed_bytes() * table["count"]))
     if 0 < streamed <= roofs.cache:
         notes.append("The step's weights, cache and state fit into the last-level cache together: none crosses HBM.")

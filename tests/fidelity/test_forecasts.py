@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from app.catalog.calibration import load_calibrated, load_calibration
 from app.catalog.loader import load_catalog
-from app.domain.calibration import Calibration, Fit, kernel_features
+from app.domain.calibration import HIDDEN_DISPATCH, Calibration, Fit, combine, kernel_features, runs_in_halves
 from app.domain.expected import expected_time
 from app.domain.hardware import device_family
 from app.domain.levers.base import LeverRequest
@@ -153,3 +155,29 @@ def test_narrower_products_gain_no_more_in_the_forecast_than_bytes_and_peaks_all
         ).ledger
         before, after = ledger[0].before.expected.time, ledger[0].after.expected.time
         assert 0.5 * before <= after < before, id_
+
+
+@pytest.mark.parametrize(
+    ("changes", "halves"),
+    [
+        ({}, True),
+        ({"batch": 1}, False),  # one sequence has no halves
+        ({"parallel": Parallel(ep=8, dp=8)}, False),  # one node
+        ({"phase": "train", "context_len": 0, "seq_len": 4096}, False),
+    ],
+)
+def test_serving_hides_the_exchange_with_other_nodes(changes: dict[str, Any], halves: bool) -> None:
+    """Two half batches: the exchange is shown beyond the work of the other half, and a share of what lies behind it."""
+    workload = replace(Workload(batch=128, context_len=4096, parallel=Parallel(ep=128, dp=128)), **changes)
+    table = cost_table(load_catalog().models["deepseek-v3"], workload)
+    bound = lower_bound(table, ceilings(HARDWARE["nvidia-h100-sxm"]))
+    assert runs_in_halves(table, workload) is halves
+    fit = Fit("", {"factor": 1.5}, 0, (), 1.0, 1.0)
+    for slower in (0.1, 1.0, 10.0):
+        seconds = np.array([slower if op.base in ("dispatch", "combine") else 1.0 for op in table.ops])
+        exchange = float(sum(seconds[i] for i, op in enumerate(table.ops) if op.base in ("dispatch", "combine")))
+        work = 1.5 * (float(seconds.sum()) - exchange)
+        shown = max(exchange - work, 0.0) + (1.0 - HIDDEN_DISPATCH) * min(exchange, work)
+        if workload.phase == "decode":
+            expected = work + shown if halves else work + 1.5 * exchange
+            assert combine(bound, seconds, fit, workload) == pytest.approx(expected)
