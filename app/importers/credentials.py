@@ -21,10 +21,11 @@ _NAME = re.compile(
     r"|(?:hf|auth|access|session|refresh|api|id|bearer)[_-]?token)(?:$|[_\-.])",
     re.IGNORECASE,
 )
+KEY_BEGINS: Final = r"(?:sk-|hf_|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA)"
+"""How keys of known services begin, as a pattern."""
+
 _LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
-_KEY = re.compile(
-    r"\bBearer\s+[\w.~+/-]{8,}=*|\b(?:sk-|hf_|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA)(?=[\w-]*\d)[\w-]{16,}"
-)
+_KEY = re.compile(rf"\bBearer\s+[\w.~+/-]{{8,}}=*|\b{KEY_BEGINS}(?=[\w-]*\d)[\w-]{{16,}}")
 _GIVEN = re.compile(
     r"(?P<name>\b[\w-]*(?:api[_-]?key|secret|passw(?:or)?d|credentials?|[_-]token|\btoken(?==))[\"']?"
     r"(?:\s*[=:]\s*[\"']?|\s+))"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from app.domain.run import METRIC_UNITS, STATS, Finding, Metric
+from app.importers.credentials import KEY_BEGINS
 from app.importers.reading import clean, pointer
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
@@ -18,7 +19,7 @@ _SECRET_NAME = re.compile(
     r"|(?:^|_)(?:env|user|username|host|hostname|email)(?:_|$)",
     re.IGNORECASE,
 )
-_SECRET_VALUE = re.compile(r"\b(?:sk-|hf_|ghp_|gho_|glpat-|xox[abp]-|AKIA|Bearer\s)[\w-]{8,}|://[^/\s:@]+:[^/\s@]+@")
+_SECRET_VALUE = re.compile(rf"\b(?:{KEY_BEGINS}|Bearer\s)[\w-]{{8,}}|://[^/\s:@]+:[^/\s@]+@")
 
 _SECRET_GIVEN = re.compile(
     r"(\b(?:[\w-]*(?:api[_-]?key|secret|passw\w*|credential|token))\b[\"']?\s*[=:]\s*)[^\s,;]+", re.IGNORECASE
