@@ -8,7 +8,7 @@ import numpy as np
 
 from app.domain.blocks.context import StepContext
 from app.domain.blocks.sparse import indexer_rows
-from app.domain.cost import Op, elementwise, gemm
+from app.domain.cost import Op, elementwise
 from app.domain.model import Attention, LatentAttention
 from app.domain.units import Grid
 
@@ -149,15 +149,12 @@ def attention_rows(ctx: StepContext, attention: Attention, count: float, input_w
     flop = 2.0 * heads * (attention.head_dim + attention.v_head_dim) * pairs
 
     rows = [
-        gemm(
+        ctx.gemm(
             "qkv projection",
             "attention",
             m=t,
             n=q_width * (2 if attention.output_gate else 1) + k_width + (0.0 if attention.v_from_k else v_width),
             k=h if input_width is None else input_width,
-            dtype=ctx.product,
-            weight=ctx.weight,
-            activation=ctx.activation,
             count=count,
             formula="2 tokens hidden (heads head_dim + kv_heads (head_dim + v_head_dim)) / tp",
         ),
@@ -192,15 +189,12 @@ def attention_rows(ctx: StepContext, attention: Attention, count: float, input_w
         ),
         *shared.rows,
         *_output_gate(ctx, attention.output_gate, o_width, count),
-        gemm(
+        ctx.gemm(
             "output projection",
             "attention",
             m=t,
             n=h,
             k=o_width,
-            dtype=ctx.product,
-            weight=ctx.weight,
-            activation=ctx.activation,
             count=count,
             formula="2 tokens heads v_head_dim hidden / tp",
         ),
@@ -256,19 +250,7 @@ def latent_attention_rows(ctx: StepContext, mla: LatentAttention, count: float) 
     absorbed = ctx.workload.phase == "decode"
 
     def product(name: str, m: Grid, n: Grid, k: Grid, formula: str, groups: Grid = 1.0) -> Op:
-        return gemm(
-            name,
-            "attention",
-            m=m,
-            n=n,
-            k=k,
-            dtype=ctx.product,
-            weight=ctx.weight,
-            activation=ctx.activation,
-            count=count,
-            groups=groups,
-            formula=formula,
-        )
+        return ctx.gemm(name, "attention", m=m, n=n, k=k, count=count, groups=groups, formula=formula)
 
     rows: list[Op] = []
     if mla.q_lora_rank is not None:

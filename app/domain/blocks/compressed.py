@@ -11,7 +11,7 @@ import numpy as np
 
 from app.domain.blocks.attention import attended_pairs
 from app.domain.blocks.context import StepContext
-from app.domain.cost import Op, elementwise, gemm
+from app.domain.cost import Op, elementwise
 from app.domain.model import CompressedAttention
 from app.domain.precision import index_key_bytes
 from app.domain.units import Grid
@@ -37,19 +37,7 @@ def compressed_attention_rows(ctx: StepContext, a: CompressedAttention, count: f
     width = heads * d
 
     def product(name: str, n: Grid, k: Grid, formula: str, groups: Grid = 1.0) -> Op:
-        return gemm(
-            name,
-            "attention",
-            m=t,
-            n=n,
-            k=k,
-            dtype=ctx.product,
-            weight=ctx.weight,
-            activation=ctx.activation,
-            count=count,
-            groups=groups,
-            formula=formula,
-        )
+        return ctx.gemm(name, "attention", m=t, n=n, k=k, count=count, groups=groups, formula=formula)
 
     rows = [
         product("query and key down", a.q_lora_rank + d, h, "2 tokens hidden (q_rank + head_dim)"),
@@ -141,18 +129,7 @@ def _indexer(ctx: StepContext, a: CompressedAttention, count: float) -> list[Op]
     size = index_key_bytes(ctx.kv)
 
     def product(name: str, n: int, k: int, formula: str) -> Op:
-        return gemm(
-            name,
-            "indexer",
-            m=t,
-            n=n,
-            k=k,
-            dtype=ctx.product,
-            weight=ctx.weight,
-            activation=ctx.activation,
-            count=count,
-            formula=formula,
-        )
+        return ctx.gemm(name, "indexer", m=t, n=n, k=k, count=count, formula=formula)
 
     pairs = ctx.batch * entries_seen(ctx.seq_len, ctx.context_len, a.ratio)
     earlier = np.floor_divide(ctx.context_len, a.ratio)
@@ -182,15 +159,12 @@ def _streams(ctx: StepContext, a: CompressedAttention, count: float) -> list[Op]
     if a.streams == 1:
         return []
     t, h = ctx.tokens, ctx.hidden
-    maps = gemm(
+    maps = ctx.gemm(
         "stream maps",
         "residual",
         m=t,
         n=float(a.mixed),
         k=a.streams * h,
-        dtype=ctx.product,
-        weight=ctx.weight,
-        activation=ctx.activation,
         count=2 * count,
         formula="2 tokens streams hidden (2 + streams) streams",
     )

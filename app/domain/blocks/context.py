@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from app.domain.collectives import far_hops, wire_bytes
-from app.domain.cost import Op, Tier
+from app.domain.cost import Op, Tier, gemm
 from app.domain.errors import InvalidInput
 from app.domain.layout import Group, Layout
 from app.domain.model import ModelSpec
@@ -108,6 +108,35 @@ class StepContext:
         quantisation); a wider one is cast to it (mixed-precision training keeps fp32 weights and multiplies in bf16).
         """
         return self.workload.dtypes.activations
+
+    def gemm(
+        self,
+        name: str,
+        stage: str,
+        *,
+        m: Grid,
+        n: Grid,
+        k: Grid,
+        count: Grid,
+        formula: str = "2 m n k",
+        groups: Grid = 1.0,
+        output: Bytes | None = None,
+    ) -> Op:
+        """A product of activations (m x k) with weights (k x n) in this workload's precisions."""
+        return gemm(
+            name,
+            stage,
+            m=m,
+            n=n,
+            k=k,
+            dtype=self.product,
+            weight=self.weight,
+            activation=self.activation,
+            output=output,
+            count=count,
+            groups=groups,
+            formula=formula,
+        )
 
     @cached_property
     def attention_product(self) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from app.domain.blocks.attention import local_kv_heads
 from app.domain.blocks.context import StepContext
-from app.domain.cost import Op, gemm
+from app.domain.cost import Op
 from app.domain.model import Attention
 from app.domain.units import Grid
 
@@ -34,18 +34,7 @@ def cross_attention_rows(ctx: StepContext, attention: Attention, count: float, s
     pairs = t * source
 
     def product(name: str, m: Grid, n: Grid, k: Grid, formula: str, times: Grid = 1.0) -> Op:
-        return gemm(
-            name,
-            "cross-attention",
-            m=m,
-            n=n,
-            k=k,
-            dtype=ctx.product,
-            weight=ctx.weight,
-            activation=ctx.activation,
-            count=count * times,
-            formula=formula,
-        )
+        return ctx.gemm(name, "cross-attention", m=m, n=n, k=k, count=count * times, formula=formula)
 
     rows = [
         product("cross query projection", t, heads * attention.head_dim, h, "2 tokens hidden heads head_dim / tp"),

@@ -7,7 +7,7 @@ Attention sees every latent token and, where streams are joint, every text token
 from __future__ import annotations
 
 from app.domain.blocks.context import StepContext
-from app.domain.cost import Op, elementwise, gemm
+from app.domain.cost import Op, elementwise
 from app.domain.denoiser import (
     DiffusionTransformer,
     LatentGrid,
@@ -41,15 +41,12 @@ def _product_rows(ctx: StepContext, p: Product, m: Grid) -> list[Op]:
     tp: Grid = ctx.tp
     stage = {"attention": "attention", "mlp": "mlp", "other": "conditioning"}[p.part]
     rows = [
-        gemm(
+        ctx.gemm(
             p.name,
             stage,
             m=m,
             n=p.outputs / (tp if p.split == "outputs" else 1),
             k=p.inputs / (tp if p.split == "inputs" else 1),
-            dtype=ctx.product,
-            weight=ctx.weight,
-            activation=ctx.activation,
             count=p.count * ctx.runs,
             formula=f"2 {p.over} {p.inputs} {p.outputs}" + ("" if p.split == "whole" else " / tp"),
         )
@@ -223,17 +220,7 @@ def _transformer(ctx: StepContext, u: UNet, s: UNetStep, pixels: float) -> list[
 
 
 def _dense(ctx: StepContext, name: str, m: Grid, n: int, k: int, count: float = 1.0) -> Op:
-    return gemm(
-        name,
-        "denoiser",
-        m=m,
-        n=float(n),
-        k=float(k),
-        dtype=ctx.product,
-        weight=ctx.weight,
-        activation=ctx.activation,
-        count=count * ctx.runs,
-    )
+    return ctx.gemm(name, "denoiser", m=m, n=float(n), k=float(k), count=count * ctx.runs)
 
 
 def _convolution(ctx: StepContext, name: str, pixels: Grid, inputs: int, outputs: int) -> Op:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.domain.blocks.context import StepContext
-from app.domain.cost import Op, elementwise, gemm
+from app.domain.cost import Op, elementwise
 from app.domain.model import DenseMlp
 from app.domain.units import Grid
 
@@ -47,15 +47,12 @@ def embedding_rows(ctx: StepContext) -> list[Op]:
         )
     for product in ctx.model.front:
         rows.append(
-            gemm(
+            ctx.gemm(
                 product.name,
                 "embedding",
                 m=t * product.per_token,
                 n=product.outputs,
                 k=product.inputs,
-                dtype=ctx.product,
-                weight=ctx.weight,
-                activation=ctx.activation,
                 count=ctx.runs,
                 formula=f"2 tokens {product.inputs} {product.outputs}"
                 + (f" {product.per_token}" if product.per_token > 1 else ""),
@@ -75,18 +72,7 @@ def pooling_rows(ctx: StepContext) -> list[Op]:
     h = ctx.hidden
 
     def product(name: str, m: Grid, n: Grid, k: Grid, formula: str) -> Op:
-        return gemm(
-            name,
-            "head",
-            m=m,
-            n=n,
-            k=k,
-            dtype=ctx.product,
-            weight=ctx.weight,
-            activation=ctx.activation,
-            count=count,
-            formula=formula,
-        )
+        return ctx.gemm(name, "head", m=m, n=n, k=k, count=count, formula=formula)
 
     if ctx.model.pooling == "dense":
         rows.append(product("pooler", ctx.batch, h, h, "2 sequences hidden hidden"))
@@ -118,15 +104,12 @@ def head_rows(ctx: StepContext) -> list[Op]:
     if ctx.model.final_norm:
         rows += norm_rows(ctx, "final norm", "head", count, residual=True, tokens=positions)
     rows.append(
-        gemm(
+        ctx.gemm(
             "output head",
             "head",
             m=positions,
             n=vocab,
             k=ctx.hidden,
-            dtype=ctx.product,
-            weight=ctx.weight,
-            activation=ctx.activation,
             count=count,
             formula="2 positions hidden vocabulary / tp",
         )

@@ -6,7 +6,7 @@ import numpy as np
 
 from app.domain.blocks.context import StepContext
 from app.domain.collectives import far_hops, wire_bytes
-from app.domain.cost import Op, elementwise, gemm
+from app.domain.cost import Op, elementwise
 from app.domain.errors import InvalidInput
 from app.domain.model import DenseMlp, MoeMlp
 from app.domain.precision import PRECISIONS
@@ -77,15 +77,12 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
 
     there, back = _exchange_with_experts(ctx, moe, own * kept, h, count)
     rows = [
-        gemm(
+        ctx.gemm(
             "router",
             "moe",
             m=t,
             n=moe.experts,
             k=ctx.hidden,
-            dtype=ctx.product,
-            weight=ctx.weight,
-            activation=ctx.activation,
             output=4.0,
             count=count,
             formula="2 tokens hidden experts",
@@ -307,15 +304,4 @@ def _matrices(
 def _product(
     ctx: StepContext, name: str, tokens: Grid, n: Grid, k: Grid, count: float, formula: str, stage: str = "moe"
 ) -> Op:
-    return gemm(
-        name,
-        stage,
-        m=tokens,
-        n=n,
-        k=k,
-        dtype=ctx.product,
-        weight=ctx.weight,
-        activation=ctx.activation,
-        count=count,
-        formula=formula,
-    )
+    return ctx.gemm(name, stage, m=tokens, n=n, k=k, count=count, formula=formula)

@@ -6,7 +6,7 @@ from app.domain.blocks.attention import attention_rows
 from app.domain.blocks.context import StepContext
 from app.domain.blocks.ends import norm_rows
 from app.domain.blocks.mlp import mlp_rows
-from app.domain.cost import Op, elementwise, gemm
+from app.domain.cost import Op, elementwise
 from app.domain.model import SharedAttentionBlock
 from app.domain.units import Grid
 
@@ -23,18 +23,7 @@ def shared_block_rows(ctx: StepContext, block: SharedAttentionBlock, count: floa
     first = (2 if block.mlp.gated else 1) * block.mlp.intermediate / ctx.tp
 
     def product(name: str, n: Grid, k: Grid, formula: str) -> Op:
-        return gemm(
-            name,
-            STAGE,
-            m=t,
-            n=n,
-            k=k,
-            dtype=ctx.product,
-            weight=ctx.weight,
-            activation=ctx.activation,
-            count=count,
-            formula=formula,
-        )
+        return ctx.gemm(name, STAGE, m=t, n=n, k=k, count=count, formula=formula)
 
     return [
         elementwise(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.domain.blocks.context import StepContext
-from app.domain.cost import Op, gemm
+from app.domain.cost import Op
 from app.domain.model import SparseIndexer
 from app.domain.precision import index_key_bytes
 from app.domain.units import Grid
@@ -24,18 +24,7 @@ def indexer_rows(
     size = index_key_bytes(ctx.kv)
 
     def product(name: str, n: int, k: int, formula: str) -> Op:
-        return gemm(
-            name,
-            "indexer",
-            m=t,
-            n=n,
-            k=k,
-            dtype=ctx.product,
-            weight=ctx.weight,
-            activation=ctx.activation,
-            count=count,
-            formula=formula,
-        )
+        return ctx.gemm(name, "indexer", m=t, n=n, k=k, count=count, formula=formula)
 
     return [
         product("index query", width, query_input, "2 tokens query_rank index_heads index_dim"),

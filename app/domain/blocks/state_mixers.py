@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.domain.blocks.context import StepContext
-from app.domain.cost import Op, elementwise, gemm
+from app.domain.cost import Op, elementwise
 from app.domain.mixer_parameters import per_rank
 from app.domain.model import (
     GatedDeltaNet,
@@ -182,19 +182,7 @@ def _product(
     ctx: StepContext, name: str, n: Grid, k: Grid, count: float, formula: str, *, groups: float = 1.0,
     stage: str = STAGE,
 ) -> Op:  # fmt: skip
-    return gemm(
-        name,
-        stage,
-        m=ctx.tokens,
-        n=n,
-        k=k,
-        dtype=ctx.product,
-        weight=ctx.weight,
-        activation=ctx.activation,
-        count=count,
-        groups=groups,
-        formula=formula,
-    )
+    return ctx.gemm(name, stage, m=ctx.tokens, n=n, k=k, count=count, groups=groups, formula=formula)
 
 
 def _gated_norm(ctx: StepContext, width: Grid, count: float) -> Op:

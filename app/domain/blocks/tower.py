@@ -8,7 +8,7 @@ from dataclasses import replace
 from app.domain.blocks.context import StepContext
 from app.domain.blocks.cross import first_pass
 from app.domain.blocks.ends import embedding_rows, head_rows, norm_rows, pooling_rows
-from app.domain.cost import Op, gemm
+from app.domain.cost import Op
 from app.domain.model import Attention, LayerGroup, ModelSpec, PredictionModules, Tower
 from app.domain.units import Grid
 
@@ -53,15 +53,12 @@ def tower_rows(ctx: StepContext, tower: Tower, tokens: int, layer_rows: LayerRow
     rows = stack_rows(inner, layer_rows)
     if tower.projector_elements:
         rows.append(
-            gemm(
+            ctx.gemm(
                 "projector",
                 "head",
                 m=ctx.batch * tokens,
                 n=ctx.hidden,
                 k=tower.projector_elements / ctx.hidden,
-                dtype=ctx.product,
-                weight=ctx.weight,
-                activation=ctx.activation,
                 count=ctx.runs,
                 formula="2 visual_tokens projector_elements",
             )
@@ -84,15 +81,12 @@ def prediction_rows(
         layers += norm_rows(inner, "hidden state norm", "prediction", ctx.runs, residual=False)
         layers += norm_rows(inner, "embedding norm", "prediction", ctx.runs, residual=False)
         layers.append(
-            gemm(
+            ctx.gemm(
                 "projection",
                 "prediction",
                 m=t,
                 n=ctx.hidden,
                 k=2 * ctx.hidden,
-                dtype=ctx.product,
-                weight=ctx.weight,
-                activation=ctx.activation,
                 count=ctx.runs,
                 formula="2 tokens 2 hidden hidden",
             )
