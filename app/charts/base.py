@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,6 +75,17 @@ def seconds(number: float) -> str:
         if abs(number) >= factor * 0.9995:
             return f"{short(number / factor)} {unit}"
     return f"{short(number / 1e-9)} ns"
+
+
+def log_axis(title: str, low: float, high: float) -> dict[str, Any]:
+    """A logarithmic axis with a tick at each decade."""
+    return {
+        "type": "log",
+        "range": [math.log10(low), math.log10(high)],
+        "title": {"text": title},
+        "dtick": 1,
+        "tickformat": "~s",
+    }
 
 
 def time_axis(values: Sequence[float]) -> tuple[float, str]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from app.charts.base import RESOURCE_TOKENS, ChartSpec, label, short, with_prefix
+from app.charts.base import RESOURCE_TOKENS, ChartSpec, label, log_axis, short, with_prefix
 from app.domain.hardware import HardwareProfile
 
 DRAWN = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4")
@@ -154,14 +154,3 @@ def _cells(row: list[Any]) -> list[Any]:
 def decade(value: float, rounding: Any) -> float:
     """The power of ten below or above (math.floor, math.ceil)."""
     return float(10.0 ** rounding(math.log10(value)))
-
-
-def log_axis(title: str, low: float, high: float) -> dict[str, Any]:
-    """A logarithmic axis with a tick at each decade."""
-    return {
-        "type": "log",
-        "range": [math.log10(low), math.log10(high)],
-        "title": {"text": title},
-        "dtick": 1,
-        "tickformat": "~s",
-    }

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.charts.base import RESOURCE_TOKENS, ChartSpec, label, seconds, short, time_axis, with_prefix
-from app.charts.ceilings import decade, log_axis, note_at, roof_lines, slope
+from app.charts.base import RESOURCE_TOKENS, ChartSpec, label, log_axis, seconds, short, time_axis, with_prefix
+from app.charts.ceilings import decade, note_at, roof_lines, slope
 from app.domain.hardware import HardwareProfile
 from app.domain.kernels import FAMILY_TITLES, short_name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from app.charts.base import RESOURCE_LABELS, RESOURCE_TOKENS, ChartSpec, label, seconds, short, with_prefix
+from app.charts.base import RESOURCE_LABELS, RESOURCE_TOKENS, ChartSpec, label, log_axis, seconds, short, with_prefix
 from app.domain.cost import TIERS
 from app.domain.lower_bound import Bound, Ceilings
 from app.domain.precision import PRECISIONS
@@ -120,8 +120,8 @@ def roofline(bound: Bound, *, title: str, caption: str = "", height: int = 420) 
         layout={
             "height": height,
             "margin": {"l": 64, "r": 16, "t": 16, "b": 52},
-            "xaxis": _log_axis("Arithmetic intensity, FLOP per HBM byte", x_low, x_high),
-            "yaxis": _log_axis("Attainable, FLOP/s", y_low, y_high),
+            "xaxis": log_axis("Arithmetic intensity, FLOP per HBM byte", x_low, x_high),
+            "yaxis": log_axis("Attainable, FLOP/s", y_low, y_high),
             "annotations": annotations,
             "showlegend": True,
             "legend": {"orientation": "h", "x": 0, "y": 1.08, "yanchor": "bottom"},
@@ -236,8 +236,8 @@ def link_roofline(bound: Bound, *, title: str, caption: str = "", height: int = 
         layout={
             "height": height,
             "margin": {"l": 64, "r": 16, "t": 16, "b": 52},
-            "xaxis": _log_axis("FLOP per byte sent one way", x_low, x_high),
-            "yaxis": _log_axis("Attainable, FLOP/s", y_low, top * 3),
+            "xaxis": log_axis("FLOP per byte sent one way", x_low, x_high),
+            "yaxis": log_axis("Attainable, FLOP/s", y_low, top * 3),
             "annotations": annotations,
             "showlegend": True,
             "legend": {"orientation": "h", "x": 0, "y": 1.08, "yanchor": "bottom"},
@@ -378,16 +378,6 @@ def _labels(points: list[dict[str, Any]]) -> dict[int, str]:
             others = len(crowd) - 1
             labels[id(crowd[0])] = crowd[0]["name"] + (f" and {others} more" if others else "")
     return labels
-
-
-def _log_axis(title: str, low: float, high: float) -> dict[str, Any]:
-    return {
-        "type": "log",
-        "range": [math.log10(low), math.log10(high)],
-        "title": {"text": title},
-        "dtick": 1,
-        "tickformat": "~s",
-    }
 
 
 def _note(x: float, y: float, text: str, resource: str, *, xanchor: str = "left", yshift: int = 0) -> dict[str, Any]:

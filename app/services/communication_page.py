@@ -19,6 +19,7 @@ from app.services.communication_requests import (
 from app.services.context import Context
 from app.services.contracts import BoundRequest, CollectiveBody
 from app.services.estimate import bound_json, estimate_bound
+from app.services.words import rate_words, size_words, time_words
 
 Values = Mapping[str, Any]
 """Control values of one question by name, read; an empty control is None."""
@@ -425,31 +426,3 @@ SCHEDULE_WORDS: Mapping[str, str] = {
     "zero_bubble": "Zero bubble (ZB-H1)",
     "dualpipe": "DualPipe",
 }
-
-
-def time_words(value: float) -> str:
-    """A time as sentences say it."""
-    if value == 0:
-        return "0 s"
-    sign = "-" if value < 0 else ""
-    size = abs(value)
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if size >= factor * 0.9995:
-            return f"{sign}{size / factor:.3g} {unit}" if size < 1000 else f"{sign}{size:,.0f} s"
-    return f"{sign}{size / 1e-9:.3g} ns"
-
-
-def size_words(value: float) -> str:
-    """A size as sentences say it, in binary prefixes."""
-    for factor, unit in ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")):
-        if value >= factor * 0.9995:
-            return f"{value / factor:,.3g} {unit}" if value < 1000 * factor else f"{value / factor:,.0f} {unit}"
-    return f"{value:.3g} B"
-
-
-def rate_words(value: float) -> str:
-    """A bandwidth as sentences say it, in decimal prefixes."""
-    for factor, unit in ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
-        if value >= factor * 0.9995:
-            return f"{value / factor:.3g} {unit}"
-    return f"{value:.3g} B/s"

@@ -12,11 +12,12 @@ from typing import Any, Literal, TypeAlias
 from app.domain.comparison import Value
 from app.services.communication import estimate_exposed, estimate_overlap, estimate_pipeline
 from app.services.communication_answers import exposed_json, overlap_json, pipeline_json
-from app.services.communication_page import KIND_WORDS, SCHEDULE_WORDS, time_words
+from app.services.communication_page import KIND_WORDS, SCHEDULE_WORDS
 from app.services.communication_requests import ExposedRequest, OverlapRequest, PipelineRequest
 from app.services.compare_answer import Answered, Figure
 from app.services.context import Context
 from app.services.contracts import Contract
+from app.services.words import time_words
 
 
 class FrozenOverlap(Contract):

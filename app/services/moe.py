@@ -50,6 +50,7 @@ from app.services.estimate import (
 from app.services.page_state import address_of, communication_precision, step_dtypes
 from app.services.references import own_names, parse_model, resolve_model
 from app.services.what_if import WhatIf
+from app.services.words import count_words, time_words
 
 DEFAULT_HARDWARE = "nvidia-h800-sxm"
 DEFAULT_MODEL = "deepseek-v3"
@@ -569,13 +570,13 @@ def headline(found: MoeEstimate) -> str:
     seen, wall = found.pipeline, found.walls
     held = sum(group.count for group in found.step.model.layers if isinstance(group.mlp, MoeMlp))
     runs = f"{held:,} expert layers" if seen.layers == held else f"{_count(seen.layers)} runs of an expert layer"
-    first = f"{runs} take at least {_time(seen.serial)} one stage after another"
+    first = f"{runs} take at least {time_words(seen.serial)} one stage after another"
     if wall.binding == "memory" and wall.capacity is not None:
         over = (wall.memory - wall.capacity) / 2**30
         return f"{first}, but the step does not fit: {over:.3g} GiB too much on each device."
     if wall.communication <= 0:
         return f"{first}, all of it on the device: nothing is exchanged."
-    links, device = f"{_time(wall.communication)} of exchange", f"{_time(wall.compute)} of work on the device"
+    links, device = f"{time_words(wall.communication)} of exchange", f"{time_words(wall.compute)} of work on the device"
     if wall.binding == "communication":
         return f"{first}, and links decide: {links} against {device}."
     return f"{first}, and the device decides: {device} against {links}."
@@ -589,19 +590,19 @@ def details(found: MoeEstimate) -> tuple[str, ...]:
         exchanged = sum(stage.time for stage in seen.stages if stage.stage in EXCHANGES)
         if exchanged > 0:
             sentences.append(
-                f"At {seen.level} {_time(seen.exposed_communication)} of dispatch and combine stay exposed, "
+                f"At {seen.level} {time_words(seen.exposed_communication)} of dispatch and combine stay exposed, "
                 f"{seen.exposed_communication / exchanged:.0%} of them."
             )
     extra = sum(stage.imbalance for stage in seen.stages)
-    tail = f", which costs {_time(extra)} a step" if extra > 0 else ""
+    tail = f", which costs {time_words(extra)} a step" if extra > 0 else ""
     if load.imbalance > 1.0:
         sentences.append(
-            f"The busiest of {load.experts:,} experts gets {load.imbalance:.3g} times the mean of {_few(load.mean)} "
-            f"tokens (random routing alone gives {load.floor:.3g})"
+            f"The busiest of {load.experts:,} experts gets {load.imbalance:.3g} times the mean of "
+            f"{count_words(load.mean)} tokens (random routing alone gives {load.floor:.3g})"
             + (f", the busiest rank {load.rank_imbalance:.3g} times{tail}." if load.rank_imbalance > 1.0005 else ".")
         )
     else:
-        sentences.append(f"Each of {load.experts:,} experts gets {_few(load.mean)} tokens a layer.")
+        sentences.append(f"Each of {load.experts:,} experts gets {count_words(load.mean)} tokens a layer.")
     if load.capacity is not None:
         sentences.append(
             f"Capacity {load.capacity:,.0f} drops "
@@ -612,17 +613,6 @@ def details(found: MoeEstimate) -> tuple[str, ...]:
         share = seen.serial / float(found.step.bound.serial) if float(found.step.bound.serial) else 0.0
         sentences.append(f"That is {share:.0%} of the step's serial bound.")
     return tuple(sentences)
-
-
-def _time(value: float) -> str:
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if value >= factor * 0.9995:
-            return f"{value / factor:.3g} {unit}" if value < 1000 else f"{value:,.0f} s"
-    return f"{value / 1e-9:.3g} ns"
-
-
-def _few(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _count(value: float) -> str:

@@ -15,7 +15,8 @@ from app.services.context import Context
 from app.services.estimate import BoundEstimate, generation_code
 from app.services.levers import why_not
 from app.services.references import resolve_hardware, resolve_model
-from app.services.what_if import FIELDS, WhatIf, WhatIfAnswer, answer, size_words, time_words
+from app.services.what_if import FIELDS, WhatIf, WhatIfAnswer, answer
+from app.services.words import count_words, gib_words, time_words
 
 SMALL = 5e-4
 """Relative change that a sentence calls none."""
@@ -109,7 +110,7 @@ def _headline(lever: Lever, before: BoundEstimate, after: BoundEstimate) -> str:
     if _same(*expected) and _same(*bound):
         if _same(*memory):
             return "It changes neither the time nor the memory of this step."
-        return f"It changes no time of this step, but a device's memory {_from_to(*memory, size_words)}."
+        return f"It changes no time of this step, but a device's memory {_from_to(*memory, gib_words)}."
     first = f"The expected {what} {_from_to(*expected, time_words)}" if not _same(*expected) else ""
     if _same(*bound):
         second = f"the bound stays at {time_words(bound[1])}" + (", which has it already" if lever.ideal else "")
@@ -118,11 +119,6 @@ def _headline(lever: Lever, before: BoundEstimate, after: BoundEstimate) -> str:
     if not first:
         return f"The expected {what} stays at {time_words(expected[1])}; {second}."
     return f"{first}; {second}."
-
-
-def _count(value: float) -> str:
-    """A number of tokens, which may be a mean and then has decimals while it is small."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _compared(before: BoundEstimate, after: BoundEstimate) -> tuple[str, tuple[float, float], tuple[float, float]]:
@@ -146,21 +142,22 @@ def _notes(before: BoundEstimate, after: BoundEstimate) -> tuple[str, ...]:
         float(before.bound.overlapped), float(after.bound.overlapped)
     )
     if is_timed and not _same(before.memory.peak, after.memory.peak):  # else the headline says it
-        notes.append(f"A device's memory {_from_to(before.memory.peak, after.memory.peak, size_words)}.")
+        notes.append(f"A device's memory {_from_to(before.memory.peak, after.memory.peak, gib_words)}.")
     one, two = before.workload.parallel.devices, after.workload.parallel.devices
     if one != two:
         notes.append(f"It changes the devices from {one:,} to {two:,}.")
     tokens = float(before.bound.table.tokens), float(after.bound.table.tokens)
     if not _same(*tokens):
         notes.append(
-            f"Tokens of a step: {_count(tokens[1])} instead of {_count(tokens[0])}, so times are compared a token."
+            f"Tokens of a step: {count_words(tokens[1])} instead of {count_words(tokens[0])}, "
+            "so times are compared a token."
         )
     if before.bound.binding != after.bound.binding:
         notes.append(f"What binds changes from {before.bound.binding} to {after.bound.binding}.")
     for estimate, words in ((before, "Before it"), (after, "With it")):
         if not estimate.runs:
             over = estimate.memory.peak - (estimate.memory.capacity or 0.0)
-            notes.append(f"{words} the step does not fit: {size_words(over)} too much on each device.")
+            notes.append(f"{words} the step does not fit: {gib_words(over)} too much on each device.")
     return tuple(notes)
 
 

@@ -23,6 +23,7 @@ from app.services.estimate import BoundEstimate, estimate_bound, known_precision
 from app.services.levers import refusals
 from app.services.page_state import address_of, step_dtypes
 from app.services.references import own_names, resolve_hardware, resolve_model
+from app.services.words import count_words, gib_words, time_words
 
 DEFAULT_HARDWARE = "nvidia-h100-sxm"
 DEFAULT_MODEL = "llama-3.1-8b"
@@ -431,12 +432,12 @@ def headline(estimate: BoundEstimate) -> str:
     )
     if not estimate.runs:
         over = estimate.memory.peak - (estimate.memory.capacity or 0.0)
-        return f"{first}, but it does not fit: {size_words(over)} too much on each device."
+        return f"{first}, but it does not fit: {gib_words(over)} too much on each device."
     rate = estimate.tokens_per_second
     per_device = (
-        "" if estimate.workload.parallel.devices == 1 else f", {_count((rate or 0) / _devices(estimate))} a device"
+        "" if estimate.workload.parallel.devices == 1 else f", {count_words((rate or 0) / _devices(estimate))} a device"
     )
-    return f"{first}, {_count(rate or 0.0)} tokens/s at most{per_device}."
+    return f"{first}, {count_words(rate or 0.0)} tokens/s at most{per_device}."
 
 
 def details(estimate: BoundEstimate) -> tuple[str, ...]:
@@ -462,28 +463,13 @@ def details(estimate: BoundEstimate) -> tuple[str, ...]:
         elif memory.fits is False:
             sentences.append(f"The largest batch that fits is {memory.largest_batch:,}.")
         else:
-            held = f"{size_words(memory.peak)} of {size_words(memory.capacity)}"
+            held = f"{gib_words(memory.peak)} of {gib_words(memory.capacity)}"
             sentences.append(f"A device holds {held}; batch {memory.largest_batch:,} would fit.")
     return tuple(sentences)
 
 
 def _devices(estimate: BoundEstimate) -> float:
     return float(estimate.workload.parallel.devices)
-
-
-def time_words(value: float) -> str:
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if value >= factor * 0.9995:
-            return f"{value / factor:.3g} {unit}" if value < 1000 else f"{value:,.0f} s"
-    return f"{value / 1e-9:.3g} ns"
-
-
-def size_words(value: float) -> str:
-    return f"{value / 2**30:.3g} GiB" if value < 1000 * 2**30 else f"{value / 2**30:,.0f} GiB"
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from app.domain.errors import DomainError, InvalidInput, MissingFigure
 from app.domain.precision import PRECISIONS
 from app.services.communication_page import BY_ID, QUESTIONS, Question, body_of, place_of
 from app.storage.errors import NotFound
-from app.web.forms import MAX_TEXT, FormErrors, parse_quantity, sentence, whole_number
+from app.web.forms import MAX_TEXT, FormErrors, parse_quantity, sentence, whole_between
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,12 +257,7 @@ def read(control: Control, text: str) -> Any:
     if not text:
         return None
     if control.kind == "whole":
-        number = whole_number(text)
-        if number is None:
-            raise ValueError(f"{control.label}: {text[:40]!r} is not a whole number.")
-        if not control.least <= number <= control.most:
-            raise ValueError(f"{control.label} must be between {control.least:,} and {control.most:,}, not {number:,}.")
-        return number
+        return whole_between(text, (control.label, int(control.least), int(control.most)), control.default or 8)
     if control.kind == "times":
         return [_quantity(control, part, "s") for part in text.split(";") if part.strip()][:64] or None
     if control.kind == "share":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from typing import Annotated, Any, Final
 
@@ -71,35 +71,8 @@ _MULTIPLES: Mapping[str, int] = {"k": 1024, "m": 1024**2}
 
 def lab_form(query: Mapping[str, str]) -> LabForm:
     """Read the lab's controls from an address. An unreadable one keeps its default in the state and has a message."""
-    plain = WhatIf()
-    values: dict[str, Any] = {}
-    errors: dict[str, str] = {}
-    query = _joined(query)
-    for name in FIELDS:
-        text = query.get(name, "").strip()
-        if not text:
-            continue
-        if name in _WHOLE:
-            label, least, most = _WHOLE[name]
-            number = whole_number(text)
-            if number is None:
-                errors[name] = (
-                    f"{label}: {text[:40]!r} is not a whole number: write for example {getattr(plain, name)}."
-                )
-            elif not least <= number <= most:
-                errors[name] = f"{label} must be between {least:,} and {most:,}, not {number:,}."
-            else:
-                values[name] = number
-        elif name == "alpha":
-            share = _decimal(text)
-            if share is None or not 0 <= share <= 100:
-                errors[name] = f"Zipf exponent: {text[:40]!r} is not a number from 0 to 100."
-            else:
-                values[name] = share
-        elif len(text) > _LONG.get(name, MAX_TEXT):
-            errors[name] = f"At most {_LONG.get(name, MAX_TEXT)} characters."
-        else:
-            values[name] = text
+    plain, query = WhatIf(), _joined(query)
+    values, errors = read_controls(query, plain, _WHOLE, {"alpha": ("Zipf exponent", 0, 100)}, _LONG)
     typed = {name: query.get(name, str(getattr(plain, name))) for name in FIELDS}
     state = WhatIf(**values)
     try:
@@ -147,6 +120,60 @@ def _decimal(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def whole_between(text: str, control: tuple[str, int, int], example: object) -> int:
+    """The whole number of a control, which is its label with the least and the most that it takes.
+
+    Raises ValueError with what would be right.
+    """
+    label, least, most = control
+    number = whole_number(text)
+    if number is None:
+        raise ValueError(f"{label}: {text[:40]!r} is not a whole number: write for example {example}.")
+    if not least <= number <= most:
+        raise ValueError(f"{label} must be between {least:,} and {most:,}, not {number:,}.")
+    return number
+
+
+def decimal_between(text: str, control: tuple[str, float, float]) -> float:
+    """The number of a control, as `whole_between` takes it. Raises ValueError with what would be right."""
+    label, least, most = control
+    number = _decimal(text)
+    if number is None or not least <= number <= most:
+        raise ValueError(f"{label}: {text[:40]!r} is not a number from {least:g} to {most:,g}.")
+    return number
+
+
+def read_controls(
+    query: Mapping[str, str],
+    plain: Any,
+    whole: Mapping[str, tuple[str, int, int]],
+    decimal: Mapping[str, tuple[str, float, float]],
+    longest: Mapping[str, int],
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields of a page's state that an address holds, and messages on those of them that cannot be read.
+
+    `plain` is the state of an empty address; the other maps say which fields are numbers, and which may be long.
+    """
+    values: dict[str, Any] = {}
+    errors: dict[str, str] = {}
+    for name in (f.name for f in fields(plain)):
+        text, most = query.get(name, "").strip(), longest.get(name, MAX_TEXT)
+        if not text:
+            continue
+        try:
+            if name in whole:
+                values[name] = whole_between(text, whole[name], getattr(plain, name))
+            elif name in decimal:
+                values[name] = decimal_between(text, decimal[name])
+            elif len(text) > most:
+                errors[name] = f"At most {most:,} characters."
+            else:
+                values[name] = text
+        except ValueError as error:
+            errors[name] = str(error)
+    return values, errors
+
+
 def whole_number(text: str) -> int | None:
     """A whole number as typed: 4096, 4,096, 4_096, 4 096 or 4k. None where it is none."""
     plain = text.lower().replace(",", "").replace("_", "").replace(" ", "").replace("\u202f", "")
@@ -158,20 +185,27 @@ def whole_number(text: str) -> int | None:
 
 
 def lab_errors(error: ValidationError | InvalidInput | MissingFigure | UnsupportedArchitecture) -> FormErrors:
-    """What a refused estimate says, beside the control it belongs to."""
+    """What a refused estimate says, beside the lab's control it belongs to."""
+    return placed_errors(error, _field_of)
+
+
+def placed_errors(
+    error: ValidationError | InvalidInput | MissingFigure | UnsupportedArchitecture,
+    field_of: Callable[[Sequence[object]], str | None],
+) -> FormErrors:
+    """What a refused estimate says, beside the control that `field_of` knows for the place in the body."""
     if isinstance(error, ValidationError):
         by_field: dict[str, str] = {}
         general: list[str] = []
         for problem in error.errors():
-            name = _field_of(problem["loc"])
+            name = field_of(problem["loc"])
             if name is None:
                 general.append(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}")
             else:
                 by_field[name] = sentence(problem["msg"])
         return FormErrors(by_field, tuple(general))
     if isinstance(error, InvalidInput):
-        where = ("levers",) if error.loc[:1] == ("levers",) else tuple(str(part) for part in error.loc)
-        name = _field_of(where)
+        name = field_of(error.loc)
         return FormErrors({name: sentence(error.reason)}) if name else FormErrors(general=(sentence(str(error)),))
     if isinstance(error, MissingFigure):
         name = "activations" if "throughput" in error.figure else "hardware"
@@ -185,11 +219,7 @@ def _field_of(loc: Sequence[object]) -> str | None:
     while (
         len(parts) > 1
         and parts not in FIELD_OF_LOC
-        and parts[:2]
-        in (
-            ("workload", "recompute_modules"),
-            ("workload", "offload"),
-        )
+        and (parts[0] == "levers" or parts[:2] in (("workload", "recompute_modules"), ("workload", "offload")))
     ):
         parts = parts[:-1]
     return FIELD_OF_LOC.get(parts)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import ValidationError
 
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
 from app.services.kv_what_if import DISTRIBUTIONS, FIELD_OF_LOC, FIELDS, KvState
-from app.web.forms import MAX_TEXT, FormErrors, sentence, whole_number
+from app.web.forms import MAX_TEXT, FormErrors, placed_errors, read_controls, sentence
 
 _LONG: Mapping[str, int] = {"lengths": 6000, "lines": 1000}
 
@@ -44,30 +43,12 @@ class KvForm:
 def kv_form(query: Mapping[str, str]) -> KvForm:
     """Read the controls from an address. An unreadable one keeps its default in the state and has a message."""
     plain = KvState()
-    values: dict[str, Any] = {}
-    errors: dict[str, str] = {}
-    for name in FIELDS:
-        text = query.get(name, "").strip()
-        most = _LONG.get(name, MAX_TEXT)
-        if not text:
-            continue
-        if name in _WHOLE:
-            label, least, greatest = _WHOLE[name]
-            number = whole_number(text)
-            if number is None:
-                example = getattr(plain, name)
-                errors[name] = f"{label}: {text[:40]!r} is not a whole number: write for example {example}."
-            elif not least <= number <= greatest:
-                errors[name] = f"{label} must be between {least:,} and {greatest:,}, not {number:,}."
-            else:
-                values[name] = number
-        elif len(text) > most:
-            more = " Paste longer lists below: they are put into groups." if name == "lengths" else ""
-            errors[name] = f"At most {most:,} characters.{more}"
-        elif name == "dist" and text not in DISTRIBUTIONS:
-            errors[name] = f"Use one of {', '.join(DISTRIBUTIONS)}."
-        else:
-            values[name] = text
+    values, errors = read_controls(query, plain, _WHOLE, {}, _LONG)
+    if "lengths" in errors:
+        errors["lengths"] += " Paste longer lists below: they are put into groups."
+    if values.get("dist", plain.dist) not in DISTRIBUTIONS:
+        del values["dist"]
+        errors["dist"] = f"Use one of {', '.join(DISTRIBUTIONS)}."
     typed = {name: query.get(name, str(getattr(plain, name))) for name in FIELDS}
     state = KvState(**values)
     if query.get("add") and "lines" not in errors:
@@ -92,22 +73,9 @@ def _with_added(state: KvState, query: Mapping[str, str]) -> KvState:
 
 def kv_errors(error: ValidationError | InvalidInput | MissingFigure | UnsupportedArchitecture) -> FormErrors:
     """What a refused estimate says, beside the control it belongs to."""
-    if isinstance(error, ValidationError):
-        by_field: dict[str, str] = {}
-        general: list[str] = []
-        for problem in error.errors():
-            where = tuple(str(part) for part in problem["loc"])
-            name = FIELD_OF_LOC.get(where) or FIELD_OF_LOC.get(where[:1])
-            if name is None:
-                general.append(f"{'.'.join(where)}: {problem['msg']}")
-            else:
-                by_field[name] = sentence(problem["msg"])
-        return FormErrors(by_field, tuple(general))
-    if isinstance(error, InvalidInput):
-        where = tuple(str(part) for part in error.loc)
-        name = FIELD_OF_LOC.get(where) or FIELD_OF_LOC.get(where[:1])
-        return FormErrors({name: sentence(error.reason)}) if name else FormErrors(general=(sentence(str(error)),))
-    if isinstance(error, MissingFigure):
-        name = "activations" if "throughput" in error.figure else "hardware"
-        return FormErrors({name: sentence(str(error))})
-    return FormErrors({"model": sentence(str(error))})
+    return placed_errors(error, _field_of)
+
+
+def _field_of(loc: Sequence[object]) -> str | None:
+    where = tuple(str(part) for part in loc)
+    return FIELD_OF_LOC.get(where) or FIELD_OF_LOC.get(where[:1])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import ValidationError
 
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
 from app.services.moe import FIELD_OF_LOC, FIELDS, MAX_HISTOGRAM_TEXT, MoeState
-from app.web.forms import MAX_TEXT, FormErrors, sentence, whole_number
+from app.web.forms import FormErrors, placed_errors, read_controls
 
 _WHOLE: Mapping[str, tuple[str, int, int]] = {
     "batch": ("Batch", 1, 10_000_000),
@@ -44,34 +42,7 @@ class MoeForm:
 def moe_form(query: Mapping[str, str]) -> MoeForm:
     """Read the controls from an address. An unreadable one keeps its default in the state and has a message."""
     plain = MoeState()
-    values: dict[str, Any] = {}
-    errors: dict[str, str] = {}
-    for name in FIELDS:
-        text = query.get(name, "").strip()
-        most = MAX_HISTOGRAM_TEXT if name == "histogram" else MAX_TEXT
-        if not text:
-            continue
-        if name in _WHOLE:
-            label, least, greatest = _WHOLE[name]
-            number = whole_number(text)
-            if number is None:
-                example = getattr(plain, name)
-                errors[name] = f"{label}: {text[:40]!r} is not a whole number: write for example {example}."
-            elif not least <= number <= greatest:
-                errors[name] = f"{label} must be between {least:,} and {greatest:,}, not {number:,}."
-            else:
-                values[name] = number
-        elif name in _DECIMAL:
-            label, low, high = _DECIMAL[name]
-            share = _decimal(text)
-            if share is None or not low <= share <= high:
-                errors[name] = f"{label}: {text[:40]!r} is not a number from {low:g} to {high:,g}."
-            else:
-                values[name] = share
-        elif len(text) > most:
-            errors[name] = f"At most {most:,} characters."
-        else:
-            values[name] = text
+    values, errors = read_controls(query, plain, _WHOLE, _DECIMAL, {"histogram": MAX_HISTOGRAM_TEXT})
     typed = {name: query.get(name, _shown(getattr(plain, name))) for name in FIELDS}
     return MoeForm(typed, MoeState(**values), FormErrors(errors))
 
@@ -80,29 +51,10 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _decimal(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
 def moe_errors(error: ValidationError | InvalidInput | MissingFigure | UnsupportedArchitecture) -> FormErrors:
     """What a refused estimate says, beside the control it belongs to."""
-    if isinstance(error, ValidationError):
-        by_field: dict[str, str] = {}
-        general: list[str] = []
-        for problem in error.errors():
-            name = FIELD_OF_LOC.get(tuple(str(part) for part in problem["loc"] if not isinstance(part, int)))
-            if name is None:
-                general.append(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}")
-            else:
-                by_field[name] = sentence(problem["msg"])
-        return FormErrors(by_field, tuple(general))
-    if isinstance(error, InvalidInput):
-        name = FIELD_OF_LOC.get(tuple(str(part) for part in error.loc))
-        return FormErrors({name: sentence(error.reason)}) if name else FormErrors(general=(sentence(str(error)),))
-    if isinstance(error, MissingFigure):
-        return FormErrors({"activations" if "throughput" in error.figure else "hardware": sentence(str(error))})
-    return FormErrors({"model": sentence(str(error))})
+    return placed_errors(error, _field_of)
+
+
+def _field_of(loc: Sequence[object]) -> str | None:
+    return FIELD_OF_LOC.get(tuple(str(part) for part in loc if not isinstance(part, int)))

@@ -28,10 +28,9 @@ from app.services.communication_page import (
     SCHEDULE_WORDS,
     PageAnswer,
     answer,
-    rate_words,
-    time_words,
 )
 from app.services.what_if import WhatIf, choices
+from app.services.words import rate_words, time_words
 from app.storage.errors import NotFound
 from app.web import formatting, rendering
 from app.web.communication_form import CONTROLS, CommunicationForm, communication_form, errors_of
