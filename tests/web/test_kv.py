@@ -213,12 +213,12 @@ def test_the_address_keeps_only_what_differs(client: TestClient):
 def test_a_wrong_value_is_answered_beside_its_control(client: TestClient, query: str, field: str, words: str):
     whole = client.get(f"/kv?{query}")
     assert whole.status_code == 422
-    beside = re.search(rf'id="kv-error-{field}"[^>]*>(.*?)</p>', whole.text, re.DOTALL)
+    beside = re.search(rf'id="lab-error-{field}"[^>]*>(.*?)</p>', whole.text, re.DOTALL)
     assert beside is not None
     assert words.lower() in html.unescape(beside[1]).lower()
     part = client.get(f"/kv?{query}", headers=PARTIAL)
     assert part.status_code == 422
-    place = re.search(rf'hx-target="#kv-error-{field}"[^>]*>(.*?)</hx-partial>', part.text, re.DOTALL)
+    place = re.search(rf'hx-target="#lab-error-{field}"[^>]*>(.*?)</hx-partial>', part.text, re.DOTALL)
     assert place is not None
     assert words.lower() in html.unescape(place[1]).lower()
 
@@ -412,7 +412,7 @@ def test_prediction_modules_keep_a_cache(client: TestClient) -> None:
     assert cached == 64 * 4096 * 62 * 576 * 2
     answered = client.get("/kv?model=llama-3.1-8b&prediction=1&lines=-&tp=1")
     assert answered.status_code == 422
-    assert "no prediction modules" in answered.text.split('id="kv-error-prediction"', 1)[1].split("</p>", 1)[0]
+    assert "no prediction modules" in answered.text.split('id="lab-error-prediction"', 1)[1].split("</p>", 1)[0]
 
 
 def test_copies_weigh_every_kind_of_layer_by_its_bytes(client: TestClient) -> None:
