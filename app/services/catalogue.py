@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from app.catalog.codec import (
     ParsedModel,
@@ -203,13 +203,7 @@ def hardware_json(entry: HardwareEntry) -> dict[str, Any]:
 
 def _changeable_hardware(ctx: Context, id_: str) -> HardwareEntry:
     own = _own_hardware(ctx, id_)
-    if own is not None:
-        return own
-    try:
-        shipped = ctx.catalog.resolve_hardware(id_)
-    except LookupError:
-        raise NotFound("hardware profile", id_) from None
-    raise Conflict(f"{shipped.name} is shipped and stays as it is: copy it and change the copy")
+    return _refuse_unchangeable("hardware profile", id_, ctx.catalog.resolve_hardware) if own is None else own
 
 
 def _own_hardware(ctx: Context, id_: str) -> HardwareEntry | None:
@@ -385,13 +379,7 @@ def _sizes_json(model: ModelSpec) -> dict[str, Any]:
 
 def _changeable_model(ctx: Context, id_: str) -> ModelEntry:
     own = _own_model(ctx, id_)
-    if own is not None:
-        return own
-    try:
-        shipped = ctx.catalog.resolve_model(id_)
-    except LookupError:
-        raise NotFound("model", id_) from None
-    raise Conflict(f"{shipped.name} is shipped and stays as it is: copy it and change the copy")
+    return _refuse_unchangeable("model", id_, ctx.catalog.resolve_model) if own is None else own
 
 
 def _own_model(ctx: Context, id_: str) -> ModelEntry | None:
@@ -545,6 +533,15 @@ def _with_id(data: Mapping[str, Any], id_: str) -> dict[str, Any]:
     if given != id_:
         raise InvalidInput(("id",), f"an id does not change: leave it out, or give {id_!r}")
     return {**data, "id": id_}
+
+
+def _refuse_unchangeable(noun: str, id_: str, resolve: Callable[[str], Any]) -> NoReturn:
+    """Raises Conflict for a shipped entry, which nobody changes, and NotFound for a name that means nothing."""
+    try:
+        shipped = resolve(id_)
+    except LookupError:
+        raise NotFound(noun, id_) from None
+    raise Conflict(f"{shipped.name} is shipped and stays as it is: copy it and change the copy")
 
 
 def _refuse_taken(id_: str, resolve: Callable[[str], Any]) -> None:

@@ -14,7 +14,7 @@ from app.services.context import Context
 from app.services.contracts import BoundRequest, MemoryRequest
 from app.services.memory import MemoryEstimate, estimate_memory
 from app.services.references import resolve_model
-from app.services.what_if import WhatIf, inputs_of, offload_text
+from app.services.what_if import WhatIf, inputs_of, layout_controls, offload_text
 
 EXAMPLE: Final = WhatIf(
     model="llama-3.1-70b",
@@ -131,20 +131,10 @@ PRESETS: Final[Mapping[str, MemoryState]] = {
 def applied(state: MemoryState, proposal: Proposal) -> MemoryState:
     """The state that asks a proposal's question."""
     w = proposal.workload
-    p = w.parallel
     lab = replace(
         state.lab,
         batch=w.batch,
-        tp=p.tp,
-        pp=p.pp,
-        dp=p.dp,
-        cp=p.cp,
-        ep=p.ep,
-        etp=p.etp,
-        sp=int(p.sequence_parallel),
-        micro_batches=p.micro_batches,
-        virtual_stages=p.virtual_stages,
-        zero=p.zero_stage,
+        **layout_controls(w.parallel),
         recompute_modules=",".join(w.recompute_modules),
         offload=offload_text(w.offload.activations, w.offload.optimizer, w.offload.parameters),
     )

@@ -12,13 +12,14 @@ from pydantic import ValidationError
 
 from app.domain.activations import OFFLOAD_LABELS, RECOMPUTE_LABELS, modules_of
 from app.domain.errors import InvalidInput, MissingFigure
+from app.domain.gap import RESOURCE_WORDS
 from app.domain.levers.base import Lever, LeverRequest
 from app.domain.lower_bound import ceilings
 from app.domain.model import ModelSpec
 from app.domain.thresholds import Threshold, thresholds
-from app.domain.workload import PRESETS, default_seq_len
+from app.domain.workload import PRESETS, Parallel, default_seq_len
 from app.services.context import Context
-from app.services.contracts import BoundRequest, OffloadBody
+from app.services.contracts import BoundRequest, OffloadBody, ParallelBody
 from app.services.estimate import BoundEstimate, estimate_bound, known_precisions, preferred_precision
 from app.services.levers import refusals
 from app.services.page_state import address_of, step_dtypes
@@ -194,20 +195,11 @@ def nearest_state(request: BoundRequest, model: ModelSpec) -> WhatIf | None:
         weights=w.dtypes.weights,
         activations=w.dtypes.activations,
         kv=w.dtypes.kv,
-        tp=p.tp,
-        pp=p.pp,
-        dp=p.dp,
-        cp=p.cp,
-        ep=p.ep,
-        etp=p.etp,
-        sp=int(p.sequence_parallel),
-        micro_batches=p.micro_batches,
-        virtual_stages=p.virtual_stages,
+        **layout_controls(p),
         schedule=p.schedule,
         context_exchange=p.context_exchange,
         routing=plain.routing if w.routing.kind == "histogram" else w.routing.kind,
         alpha=w.routing.alpha,
-        zero=p.zero_stage,
         recompute=w.recompute,
         recompute_modules=",".join(w.recompute_modules or ()),
         offload="" if o is None else offload_text(o.activations, o.optimizer, o.parameters),
@@ -217,6 +209,13 @@ def nearest_state(request: BoundRequest, model: ModelSpec) -> WhatIf | None:
     ).with_levers([(item, {}) if isinstance(item, str) else (item.id, item.params) for item in request.levers])
     inputs: dict[str, Any] = {name: getattr(w, name) or 0 for name in inputs_of(model)}
     return replace(state, **inputs)
+
+
+def layout_controls(parallel: Parallel | ParallelBody) -> dict[str, Any]:
+    """What the controls of a layout hold, all but the choices of a schedule and of an exchange."""
+    degrees = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batches", "virtual_stages")
+    held = {name: getattr(parallel, name) for name in degrees}
+    return held | {"sp": int(parallel.sequence_parallel), "zero": parallel.zero_stage}
 
 
 def asks(request: BoundRequest, other: BoundRequest) -> bool:
@@ -410,16 +409,6 @@ def opening(ctx: Context, state: WhatIf) -> WhatIf:
     return replace(state, weights=precision, activations=precision, kv=precision)
 
 
-_RESOURCE_WORDS = {
-    "compute": "compute",
-    "hbm": "HBM",
-    "net": "the network",
-    "launch": "kernel launches",
-    "sync": "synchronisation",
-    "imbalance": "imbalance",
-}
-
-
 def headline(estimate: BoundEstimate) -> str:
     """The answer in one sentence: what binds, the time of a step, the throughput, or that the step cannot run."""
     bound = estimate.bound
@@ -428,7 +417,7 @@ def headline(estimate: BoundEstimate) -> str:
     if estimate.workload.phase == "prefill" and not estimate.model.generates:
         phase, unit = ("Denoising", "step") if estimate.model.denoiser else ("A forward pass", "batch")
     first = (
-        f"{phase} is bound by {_RESOURCE_WORDS[bound.binding]}: {time_words(float(bound.overlapped))} a {unit} at least"
+        f"{phase} is bound by {RESOURCE_WORDS[bound.binding]}: {time_words(float(bound.overlapped))} a {unit} at least"
     )
     if not estimate.runs:
         over = estimate.memory.peak - (estimate.memory.capacity or 0.0)
@@ -447,8 +436,8 @@ def details(estimate: BoundEstimate) -> tuple[str, ...]:
     sentences = []
     if second_time > 0:
         share = second_time / first_time
-        near = "both matter" if share >= 0.8 else f"{_RESOURCE_WORDS[first]} decides"
-        sentences.append(f"Next is {_RESOURCE_WORDS[second]} at {share:.0%} of that: {near}.")
+        near = "both matter" if share >= 0.8 else f"{RESOURCE_WORDS[first]} decides"
+        sentences.append(f"Next is {RESOURCE_WORDS[second]} at {share:.0%} of that: {near}.")
     streamed = bound.total("weights") + bound.total("kv_read") + bound.total("kv_write") + bound.total("state")
     total = bound.hbm_bytes
     if total > 0 and estimate.workload.phase == "decode":

@@ -12,7 +12,7 @@ from sqlmodel import Session
 
 from app.storage import frozen
 from app.storage.errors import InvalidValue, translated
-from app.storage.records import ComparisonSummary, Page, StoredComparison, new_id, utc_now
+from app.storage.records import ComparisonSummary, Page, StoredComparison, new_id, utc_now, values_of
 from app.storage.tables import ComparisonRow
 
 SORT_KEYS: tuple[str, ...] = ("created_at", "title")
@@ -73,8 +73,8 @@ def delete(*, session: Session, comparison_id: str) -> None:
 
 
 def to_record(row: ComparisonRow) -> StoredComparison:
-    return StoredComparison(**frozen.values_of(row, ComparisonSummary), snapshot=row.snapshot)
+    return StoredComparison(**values_of(row, ComparisonSummary), snapshot=row.snapshot)
 
 
 def _summary(row: ComparisonRow) -> ComparisonSummary:
-    return ComparisonSummary(**frozen.values_of(row, ComparisonSummary))
+    return ComparisonSummary(**values_of(row, ComparisonSummary))

@@ -12,7 +12,7 @@ from sqlmodel import Session, col
 
 from app.storage import frozen
 from app.storage.errors import translated
-from app.storage.records import DiagnosisSummary, Page, StoredDiagnosis, new_id, utc_now
+from app.storage.records import DiagnosisSummary, Page, StoredDiagnosis, new_id, utc_now, values_of
 from app.storage.tables import DiagnosisRow
 
 SORT_KEYS: tuple[str, ...] = ("created_at", "title")
@@ -84,8 +84,8 @@ def delete(*, session: Session, diagnosis_id: str) -> None:
 
 
 def to_record(row: DiagnosisRow) -> StoredDiagnosis:
-    return StoredDiagnosis(**frozen.values_of(row, DiagnosisSummary), snapshot=row.snapshot)
+    return StoredDiagnosis(**values_of(row, DiagnosisSummary), snapshot=row.snapshot)
 
 
 def _summary(row: DiagnosisRow) -> DiagnosisSummary:
-    return DiagnosisSummary(**frozen.values_of(row, DiagnosisSummary))
+    return DiagnosisSummary(**values_of(row, DiagnosisSummary))

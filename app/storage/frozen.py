@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from functools import reduce
 from operator import or_
 from typing import Any, TypeVar
@@ -70,8 +69,3 @@ def remove(session: Session, row: ComparisonRow | DiagnosisRow) -> None:
     with translated():
         session.delete(row)
         session.flush()
-
-
-def values_of(row: ComparisonRow | DiagnosisRow, summary: type[Any]) -> dict[str, Any]:
-    """The fields of a summary's dataclass, from the columns of their names."""
-    return {one.name: getattr(row, one.name) for one in fields(summary)}

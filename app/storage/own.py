@@ -11,7 +11,7 @@ from sqlalchemy import func
 from sqlmodel import Session, col, select
 
 from app.storage.errors import Conflict, NotFound, translated
-from app.storage.records import StoredHardware, StoredModel, StoredWorkload, utc_now
+from app.storage.records import StoredHardware, StoredModel, StoredWorkload, utc_now, values_of
 from app.storage.tables import HardwareRow, ModelRow, WorkloadRow
 
 Row = TypeVar("Row", HardwareRow, ModelRow, WorkloadRow)
@@ -22,12 +22,12 @@ Record = TypeVar("Record", StoredHardware, StoredModel, StoredWorkload)
 class OwnEntries(Generic[Row, Record]):
     """The entries of one table.
 
-    `noun` is what messages call one of them, `record` makes the detached record of a row, and `linked` counts the runs
+    `noun` is what messages call one of them, `record` is the detached record of a row, and `linked` counts the runs
     that point at an entry: it cannot be deleted while there are some.
     """
 
     row: type[Row]
-    record: Callable[[Row], Record]
+    record: type[Record]
     noun: str
     linked: Callable[[Session, str], int] | None = None
 
@@ -49,21 +49,21 @@ class OwnEntries(Generic[Row, Record]):
         with translated():
             session.add(row)
             session.flush()
-        return self.record(row)
+        return self._record(row)
 
     def get(self, *, session: Session, entry_id: str) -> Record:
         """The entry, or NotFound."""
-        return self.record(self._row(session, entry_id))
+        return self._record(self._row(session, entry_id))
 
     def find(self, *, session: Session, entry_id: str) -> Record | None:
         """The entry, or None."""
         row = session.get(self.row, entry_id)
-        return None if row is None else self.record(row)
+        return None if row is None else self._record(row)
 
     def list_all(self, *, session: Session) -> tuple[Record, ...]:
         """All entries of the team, by name."""
         rows = session.exec(select(self.row).order_by(func.lower(col(self.row.name)), col(self.row.id)))
-        return tuple(self.record(row) for row in rows)
+        return tuple(self._record(row) for row in rows)
 
     def update(
         self,
@@ -89,7 +89,7 @@ class OwnEntries(Generic[Row, Record]):
         with translated():
             session.add(row)
             session.flush()
-        return self.record(row)
+        return self._record(row)
 
     def delete(self, *, session: Session, entry_id: str) -> None:
         """Delete an entry. Raises Conflict while runs are linked to it, since they would point at nothing."""
@@ -101,6 +101,9 @@ class OwnEntries(Generic[Row, Record]):
         with translated():
             session.delete(row)
             session.flush()
+
+    def _record(self, row: Row) -> Record:
+        return self.record(**values_of(row, self.record))
 
     def _row(self, session: Session, entry_id: str) -> Row:
         row = session.get(self.row, entry_id)

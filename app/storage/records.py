@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -359,3 +359,8 @@ class StoredChecklistShare:
     def is_open(self, now: datetime) -> bool:
         """Whether the link still works at `now`."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+def values_of(row: object, record: type[Any]) -> dict[str, Any]:
+    """The fields of a record's dataclass, from a row's columns of their names."""
+    return {one.name: getattr(row, one.name) for one in fields(record)}

@@ -12,20 +12,7 @@ from app.storage.own import OwnEntries
 from app.storage.records import StoredWorkload, new_id
 from app.storage.tables import WorkloadRow
 
-
-def _record(row: WorkloadRow) -> StoredWorkload:
-    return StoredWorkload(
-        id=row.id,
-        name=row.name,
-        model_id=row.model_id,
-        payload=row.payload,
-        revision=row.revision,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
-
-
-WORKLOADS: OwnEntries[WorkloadRow, StoredWorkload] = OwnEntries(WorkloadRow, _record, "workload")
+WORKLOADS: OwnEntries[WorkloadRow, StoredWorkload] = OwnEntries(WorkloadRow, StoredWorkload, "workload")
 
 get, find, list_all = WORKLOADS.get, WORKLOADS.find, WORKLOADS.list_all
 update, delete = WORKLOADS.update, WORKLOADS.delete

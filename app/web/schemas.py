@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.domain.moe_pipeline import Stage
 from app.services.contracts import Contract, WorkloadBody
 
 
@@ -242,20 +243,7 @@ class MemoryAnswer(Answer):
 class MoeStageRow(Answer):
     """One stage of the expert layers, over a whole step of one device."""
 
-    stage: Literal[
-        "router",
-        "topk",
-        "histogram",
-        "permute",
-        "dispatch",
-        "gemm1",
-        "activation",
-        "gemm2",
-        "combine",
-        "unpermute",
-        "shared",
-        "other",
-    ]
+    stage: Stage
     flop: float
     executed_flop: float
     hbm_bytes: float

@@ -35,7 +35,7 @@ from app.storage.errors import NotFound
 from app.web import formatting, rendering
 from app.web.communication_form import CONTROLS, CommunicationForm, communication_form, errors_of
 from app.web.deps import Ctx
-from app.web.routes.explore import option_groups, sources_table
+from app.web.routes.explore import picker_options, sources_table
 
 router = APIRouter(include_in_schema=False)
 
@@ -102,10 +102,7 @@ def comm(request: Request, ctx: Ctx) -> HTMLResponse:
         headers = {} if form.errors else {"HX-Replace-Url": address}
         return rendering.fragment(request, template, context, status, headers=headers)
     options = choices(ctx, WhatIf())
-    context |= {
-        "hardware_options": option_groups(options.hardware),
-        "model_options": option_groups(options.models),
-    }
+    context |= picker_options(options)
     return rendering.page(request, "comm.html", context, status)
 
 

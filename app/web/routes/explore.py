@@ -27,6 +27,7 @@ from app.services.estimate import BoundEstimate, bound_json, ledger_json
 from app.services.references import resolve_model
 from app.services.what_if import (
     FIELDS,
+    LabChoices,
     WhatIf,
     WhatIfAnswer,
     answer,
@@ -79,8 +80,7 @@ def explore(request: Request, ctx: Ctx) -> HTMLResponse:
         return rendering.fragment(request, template, context, status, headers=headers)
     options = choices(ctx, form.state)
     context |= {
-        "hardware_options": option_groups(options.hardware),
-        "model_options": option_groups(options.models),
+        **picker_options(options),
         "precisions": list(PRECISIONS),
     }
     return rendering.page(request, "explore.html", context, status)
@@ -414,3 +414,8 @@ def sources_table(result: dict[str, Any]) -> dict[str, Any]:
 def option_groups(groups: Sequence[tuple[str, Sequence[tuple[str, str]]]]) -> list[dict[str, Any]]:
     """Choices as the select field takes them."""
     return [{"group": name, "options": list(items)} for name, items in groups]
+
+
+def picker_options(offered: LabChoices) -> dict[str, Any]:
+    """What the pickers of devices and models offer."""
+    return {"hardware_options": option_groups(offered.hardware), "model_options": option_groups(offered.models)}

@@ -15,7 +15,7 @@ from app.services.what_if import choices, opening
 from app.web import formatting, rendering
 from app.web.deps import Ctx
 from app.web.forms import lab_form
-from app.web.routes.explore import answered, option_groups, result_context
+from app.web.routes.explore import answered, picker_options, result_context
 
 router = APIRouter(include_in_schema=False)
 
@@ -41,8 +41,7 @@ def home(request: Request, ctx: Ctx) -> HTMLResponse:
         return rendering.fragment(request, "home_answer.html", context, status)
     options = choices(ctx, form.state)
     context |= {
-        "hardware_options": option_groups(options.hardware),
-        "model_options": option_groups(options.models),
+        **picker_options(options),
         **recent(ctx),
     }
     return rendering.page(request, "home.html", context, status)

@@ -56,7 +56,7 @@ from app.web import formatting, rendering
 from app.web.deps import Ctx
 from app.web.forms import FormErrors, sentence
 from app.web.kv_form import KvForm, kv_errors, kv_form
-from app.web.routes.explore import option_groups, sources_table
+from app.web.routes.explore import picker_options, sources_table
 
 router = APIRouter(include_in_schema=False)
 
@@ -140,8 +140,7 @@ def _page(request: Request, ctx: Context, form: KvForm, *, pasted: str = "", gro
     if form.state.run and form.state.run not in dict(runs):
         runs.insert(0, (form.state.run[:80], form.state.run[:80]))
     context |= {
-        "hardware_options": option_groups(options.hardware),
-        "model_options": option_groups(options.models),
+        **picker_options(options),
         "run_options": [("", "Choose a run" if runs else "No runs yet"), *runs],
     }
     return rendering.page(request, "kv.html", context, status)

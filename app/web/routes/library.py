@@ -37,7 +37,7 @@ from app.web.routes.explore import (
     MODEL_INPUTS,
     conditions_of,
     explore_address,
-    option_groups,
+    picker_options,
     shown_inputs,
     side_by_side,
 )
@@ -157,7 +157,7 @@ def technique_page(request: Request, ctx: Ctx, technique: Annotated[str, Path(ma
         headers = {} if form.errors else {"HX-Replace-Url": context["here"]}
         return rendering.fragment(request, template, context, status, headers=headers)
     options = choices(ctx, form.state)
-    context |= {"hardware_options": option_groups(options.hardware), "model_options": option_groups(options.models)}
+    context |= picker_options(options)
     return rendering.page(request, "technique.html", context, status)
 
 

@@ -34,7 +34,7 @@ from app.web.routes.explore import (
     SHOWN_FIELDS,
     conditions_of,
     lever_context,
-    option_groups,
+    picker_options,
     short_label,
     shown_inputs,
     sources_table,
@@ -88,8 +88,7 @@ def memory(request: Request, ctx: Ctx) -> HTMLResponse:
         return rendering.fragment(request, template, context, status, headers=headers)
     options = choices(ctx, form.state)
     context |= {
-        "hardware_options": option_groups(options.hardware),
-        "model_options": option_groups(options.models),
+        **picker_options(options),
         "precisions": list(PRECISIONS),
     }
     return rendering.page(request, "memory.html", context, status)
