@@ -13,6 +13,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from app.domain.overlap import UnitCurve
+
 
 @dataclass(frozen=True, slots=True)
 class PublishedSource:
@@ -49,3 +51,21 @@ def published_experts() -> tuple[tuple[PublishedFigure, ...], tuple[PublishedNot
         tuple(PublishedFigure(**{**row, "source": PublishedSource(**row["source"])}) for row in data["figures"]),
         tuple(PublishedNote(row["text"], PublishedSource(**row["source"])) for row in data["notes"]),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedUnits:
+    """What compute units move in a collective, and on what it was measured."""
+
+    curve: UnitCurve
+    conditions: str
+    title: str
+    read: str
+
+
+@cache
+def collective_units() -> PublishedUnits:
+    """Rate of a collective by the compute units that its kernels occupy."""
+    data = json.loads(files("app.catalog").joinpath("data/published/collective-units.json").read_text(encoding="utf-8"))
+    curve = UnitCurve(tuple(data["units"]), tuple(data["share_of_rate"]))
+    return PublishedUnits(curve, data["conditions"], data["source"], data["read"])

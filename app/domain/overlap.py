@@ -8,7 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, TypeAlias, TypeVar
+
+import numpy as np
 
 from app.domain.errors import InvalidInput
 from app.domain.units import Bytes, BytesPerSecond, Flop, FlopPerSecond, Ratio, Seconds
@@ -18,18 +21,38 @@ OVERLAP_EFFICIENCY: Mapping[str, Ratio] = {"L0": 0.0, "L1": 0.3, "L2": 0.7, "L3"
 
 LEVELS: tuple[str, ...] = tuple(OVERLAP_EFFICIENCY)
 
-UNITS_OF_A_COLLECTIVE = 16
-"""Compute units with which the kernels of a collective drive a device's fastest link at its full rate (judgement).
 
-Own measurement on two H200 (NCCL 2.28.9, all-reduce of 1 GiB, channels capped): 4, 8, 12, 16 and 24 units reach 25, 48,
-68, 83 and 100 % of the rate. Libraries take 4 to 24.
-"""
+@dataclass(frozen=True, slots=True)
+class UnitCurve:
+    """Share of its fastest link's rate that a collective reaches with so many compute units, as it was measured.
+
+    `units` rise and `shares` end at 1: from the last number on, more units move no more.
+    """
+
+    units: tuple[int, ...]
+    shares: tuple[Ratio, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.units) != len(self.shares) or not self.units or self.shares[-1] != 1.0:
+            raise ValueError("a curve needs as many shares as units, the last of them 1")
+        for steps in (self.units, self.shares):
+            if any(later <= before for before, later in pairwise((0, *steps))):
+                raise ValueError("units and shares must rise from above 0")
+
+    @property
+    def enough(self) -> int:
+        """The fewest units that were seen to reach the whole rate."""
+        return self.units[-1]
+
+    def share(self, units: float) -> Ratio:
+        """Straight between the measured points, from nothing with no units."""
+        return float(np.interp(units, (0, *self.units), (0.0, *self.shares)))
 
 
-def rate_of_units(units: float, rates: Iterable[BytesPerSecond]) -> BytesPerSecond:
-    """Bytes per second that so many compute units move at most, whatever link they serve: each one its share of the
-    fastest of the links' `rates`. No units are copy engines, which nothing limits."""
-    return math.inf if units <= 0 else units * max(rates) / UNITS_OF_A_COLLECTIVE
+def rate_of_units(units: float, rates: Iterable[BytesPerSecond], curve: UnitCurve) -> BytesPerSecond:
+    """Bytes per second that so many compute units move at most, whatever link they serve: their share of the fastest of
+    the links' `rates`. No units are copy engines, which nothing limits."""
+    return math.inf if units <= 0 else curve.share(units) * max(rates)
 
 
 def exposed_communication(step: Seconds, compute_only: Seconds, other: Seconds = 0.0) -> Seconds:

@@ -14,6 +14,7 @@ import numpy as np
 
 from app.catalog.calibration import load_calibration
 from app.catalog.measurements import load_measurements
+from app.catalog.published import collective_units
 from app.domain.calibration import TILE, step_seconds
 from app.domain.collectives import (
     ALGORITHMS,
@@ -38,7 +39,6 @@ from app.domain.model import Attention, LatentAttention, ModelSpec
 from app.domain.overlap import (
     LEVELS,
     SCHEDULES,
-    UNITS_OF_A_COLLECTIVE,
     ChunkedTimeline,
     PipelineTimeline,
     beyond,
@@ -92,12 +92,17 @@ LEVEL_WORDS: Mapping[str, str] = {
 MEASURED_RUNS_READ = 200
 """Newest runs of a device that are looked through for bus bandwidths."""
 
-UNITS_NOTE = (
-    f"{UNITS_OF_A_COLLECTIVE} compute units drive the device's fastest link at its full rate, fewer in proportion (a "
-    "judgement); on two H200 an all-reduce of 1 GiB reached 25, 48, 68, 83 and 100% of its rate with 4, 8, 12, 16 and "
-    "24 (our own measurement)."
-)
-"""What the units of an exchange are taken to move: in words, with our own measurement of it."""
+
+def units_note() -> str:
+    """What the units of an exchange are taken to move: in words, with the measurement that it rests on."""
+    found = collective_units()
+    curve = found.curve
+    shares = ", ".join(f"{units} {share:.0%}" for units, share in zip(curve.units, curve.shares, strict=True))
+    return (
+        f"So many compute units reach this share of the rate of the device's fastest link: {shares} ({found.title}, "
+        f"{found.read}: {found.conditions}). That other devices and collectives follow the same curve is a judgement."
+    )
+
 
 _SIZE_KEYS = ("message_bytes", "size_bytes", "bytes", "size")
 
@@ -519,18 +524,18 @@ def estimate_overlap(ctx: Context, request: OverlapRequest) -> OverlapEstimate:
     item = PRECISIONS[gemm.dtype].element_bytes
     size = float(gemm.m) * (gemm.k if request.kind == "all_gather" else gemm.n) * item
     launch = ceilings(hardware).launch if request.launch_s is None else request.launch_s
-    units = hardware.compute_units
+    units, curve = hardware.compute_units, collective_units().curve
     contention = request.contention
     if request.communication_units is not None:
         contention = share_of_units(hardware, request.communication_units, contention)
     if contention is None:
-        contention = UNKNOWN_CONTENTION if units is None else min(UNITS_OF_A_COLLECTIVE / units, 0.5)
-        taken = None if units is None else float(UNITS_OF_A_COLLECTIVE)
+        contention = UNKNOWN_CONTENTION if units is None else min(curve.enough / units, 0.5)
+        taken = None if units is None else contention * units
     elif request.communication_units is not None:
         taken = float(request.communication_units)
     else:
         taken = None if units is None else contention * units
-    moved = rate_of_units(taken or 0.0, [model.bandwidth for model in models.values()])
+    moved = rate_of_units(taken or 0.0, [model.bandwidth for model in models.values()], curve)
     limited = {tier: replace(model, bandwidth=min(model.bandwidth, moved)) for tier, model in models.items()}
     first = request.kind == "all_gather"
     basis = ""
@@ -616,7 +621,7 @@ def estimate_overlap(ctx: Context, request: OverlapRequest) -> OverlapEstimate:
             f"Each chunk's product and exchange are launched one by one, {launch * 1e6:.3g} us each.",
             f"While something is sent, the product runs at {1 - contention:.0%} of its speed: the exchange's kernels "
             "occupy the rest.",
-            *([] if not taken else [UNITS_NOTE]),
+            *([] if not taken else [units_note()]),
             "L3 is one kernel whose tiles send as they finish: one launch, one start-up cost.",
         ),
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from app.catalog.calibration import load_calibration
 from app.catalog.loader import load_catalog
-from app.catalog.published import PublishedFigure, published_experts
+from app.catalog.published import PublishedFigure, collective_units, published_experts
 from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.layout import Layout, layout_of
 from app.domain.lower_bound import CeilingChoice
@@ -35,7 +35,7 @@ from app.domain.moe_pipeline import (
 from app.domain.overlap import rate_of_units
 from app.domain.workload import Parallel, Workload
 from app.services import what_if
-from app.services.communication import UNITS_NOTE, share_of_units
+from app.services.communication import share_of_units, units_note
 from app.services.context import Context
 from app.services.contracts import BoundRequest, MoeRequest
 from app.services.estimate import (
@@ -119,7 +119,7 @@ def expert_layers(step: BoundEstimate, ceilings: CeilingChoice = "peak", units: 
     """
     contention = share_of_units(step.hardware, units) if units else 0.0
     links = [rate for tier, rate in step.bound.ceilings.links.items() if tier != "host"]
-    moved = rate_of_units(units, links) if links else math.inf
+    moved = rate_of_units(units, links, collective_units().curve) if links else math.inf
     moe = first_experts(step.model)
     layout = layout_of(step.model, step.workload, step.hardware.ranks_per_node)
     found = pipeline(step.bound, step.model, step.workload, layout, load_calibration(), contention, moved)
@@ -275,7 +275,7 @@ def _contention_notes(found: MoeEstimate) -> tuple[str, ...]:
     return (
         f"While an exchange is hidden, what hides it runs at {1 - found.pipeline.contention:.0%} of its speed: the "
         "exchange's kernels occupy the other compute units.",
-        UNITS_NOTE,
+        units_note(),
     )
 
 

@@ -309,12 +309,12 @@ def test_units_of_a_hidden_exchange_slow_the_experts(client: TestClient) -> None
 
 
 def test_few_units_slow_the_exchanges_of_the_experts(client: TestClient) -> None:
-    """Four of the sixteen units that drive the fast link move a quarter of its rate, over both links together."""
+    """Four units move a quarter of the fast link's rate (measured on two H200), over both links together."""
     plain, few = ask(client, overlap="L2"), ask(client, overlap="L2", communication_units=4)
     near = 200e9  # of an H800, one way
     for stage in ("dispatch", "combine"):
         before, after = (next(s for s in answer["stages"] if s["stage"] == stage) for answer in (plain, few))
-        least = sum(after["net_bytes_by_tier"].values()) / (near * 4 / 16)
+        least = sum(after["net_bytes_by_tier"].values()) / (near * 0.25)
         assert after["time_s"] == pytest.approx(max(before["time_s"], least))
     slowed = few["walls"]["communication_s"] - plain["walls"]["communication_s"]
     assert few["exchange_slowed_s"] == pytest.approx(slowed)

@@ -488,19 +488,20 @@ def test_kinds_that_are_not_alike_have_no_ratio(client: TestClient) -> None:
 
 
 def test_fewer_units_slow_the_exchange_too(client: TestClient) -> None:
-    """Eight units move half of what sixteen do, which is what the link carries; copy engines take none at all."""
+    """As measured on two H200: 8 units reach 48 % of the link's rate, 24 all of it; copy engines take none at all."""
     body = {"hardware": "nvidia-h100-sxm", "gemm": {"m": 8192, "n": 8192, "k": 3584}, "ranks": 8}
     links = {"scale_up_alpha_s": 0.0}
-    eight, sixteen, many, engines = (
-        api(client, "overlap", **body, links=links, communication_units=n) for n in (8, 16, 32, 0)
-    )
-    assert eight["communication_s"] == pytest.approx(2 * sixteen["communication_s"])
-    assert [answer["link_share"] for answer in (eight, sixteen, many, engines)] == pytest.approx([0.5, 1, 1, 1])
-    assert sixteen["communication_s"] == many["communication_s"] == engines["communication_s"]
-    assert api(client, "overlap", **body, links=links)["levels"] == sixteen["levels"]
-    assert engines["time_s"] < sixteen["time_s"] < min(eight["time_s"], many["time_s"])
+    counts = (2, 4, 8, 12, 14, 16, 24, 32, 0)
+    found = {n: api(client, "overlap", **body, links=links, communication_units=n) for n in counts}
+    shares = [0.125, 0.25, 0.48, 0.68, 0.755, 0.83, 1, 1, 1]
+    assert [found[n]["link_share"] for n in counts] == pytest.approx(shares)
+    assert [found[24]["communication_s"] / found[n]["communication_s"] for n in counts] == pytest.approx(shares)
+    unsaid = api(client, "overlap", **body, links=links)
+    assert unsaid["levels"] == found[24]["levels"]
+    assert any("own measurement" in note and "16 83%" in note for note in unsaid["assumptions"])
+    assert found[0]["time_s"] < found[24]["time_s"] < min(found[8]["time_s"], found[32]["time_s"])
     page = client.get("/comm?view=overlap&hardware=nvidia-h100-sxm&alpha_up=0&units=8").text
-    assert "at 50 % of the link" in page or "at 50\u202f% of the link" in page
+    assert "at 48 % of the link" in page or "at 48\u202f% of the link" in page
 
 
 @pytest.mark.parametrize(
