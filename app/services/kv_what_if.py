@@ -370,9 +370,20 @@ class KvAnswer:
 
 
 def answer_kv(ctx: Context, state: KvState) -> KvAnswer:
-    """Evaluate a state of the page. Errors are those of `estimate_kv` and `estimate_bound`."""
+    """Evaluate a state of the page. Errors are those of `estimate_kv` and `estimate_bound`.
+
+    The prefix that the page starts with is an example: sequences too short to have it share nothing, and the answer
+    says so. Any other prefix that no sequence has is refused.
+    """
     asked = lengths_of(ctx, state)
     state.further()
+    said: tuple[str, ...] = ()
+    if state.prefix == KvState().prefix and state.prefix > asked.lengths.longest:
+        said = (
+            f"No shared prefix is counted: the longest sequence has {asked.lengths.longest:,.0f} tokens, fewer than the "
+            f"{state.prefix:,} of this page's example.",
+        )
+        state = replace(state, prefix=0)
     body = state.body(asked.lengths)
     plain = {name: value for name, value in body.items() if name not in ("sequences", "run")}
     estimate = estimate_kv(ctx, KvRequest.model_validate(plain), asked.lengths)
@@ -394,7 +405,7 @@ def answer_kv(ctx: Context, state: KvState) -> KvAnswer:
         step=step,
         crossover=crossover,
         headline=headline(estimate, state),
-        details=details(estimate, step, crossover),
+        details=(*said, *details(estimate, step, crossover)),
         request=body,
         bound_request=bound_body,
     )

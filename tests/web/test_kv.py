@@ -194,7 +194,7 @@ def test_the_address_keeps_only_what_differs(client: TestClient):
         ("model=no-such", "model", "No model"),
         ("hardware=h100", "hardware", "nvidia-h100-pcie"),
         ("kv=fp5", "kv", "must be 'fp64'"),
-        ("context=100", "prefix", "use at most 100"),
+        ("context=100&prefix=1025", "prefix", "use at most 100"),
         ("dist=normal", "dist", "lognormal"),
         ("dist=uniform&low=9&high=5", "high", "at least the shortest"),
         ("dist=lognormal&mean=1000&p95=9000", "p95", "3.87 times it"),
@@ -292,6 +292,8 @@ def test_lengths_come_from_a_run(client: TestClient):
         samples={"input_tokens": [100, 200, 300, 400], "output_tokens": [10, 20, 30, 40]},
     )
     stored = client.post("/api/v1/runs", files={"file": ("run.json", run)}).json()["runs"][0]["id"]
+    short = client.get(f"/kv?dist=run&run={stored}&batch=4")
+    assert short.status_code == 200 and "No shared prefix is counted" in short.text
     page = client.get(f"/kv?run={stored}&prefix=0")
     assert page.status_code == 200, text_of(page.text)[:2000]
     words = text_of(page.text)
