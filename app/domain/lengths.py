@@ -110,20 +110,22 @@ class Lengths:
         return Lengths.of((self.quantile(float(share)) for share in at), counts)
 
     def grouped(self, most: int) -> Lengths:
-        """At most about `most` distinct lengths: neighbours become two whole lengths around their mean.
+        """At most `most` (3 or more) distinct lengths: neighbours become two whole lengths around their mean.
 
-        The number of sequences and the number of tokens stay exactly what they were.
+        The number of sequences, the number of tokens and the longest stay exactly what they were.
         """
         if self.values.size <= most:
             return self
-        running = np.cumsum(self.counts)
-        group = np.minimum((running - self.counts / 2) * (most // 2) / running[-1], most // 2 - 1).astype(np.int64)
-        values: list[float] = []
-        counts: list[float] = []
+        # the longest is what gets reserved and what must not fall short of a prefix: it stays by itself
+        rest, pairs = self.counts[:-1], max((most - 1) // 2, 1)
+        running = np.cumsum(rest)
+        group = np.minimum((running - rest / 2) * pairs / running[-1], pairs - 1).astype(np.int64)
+        values = [float(self.values[-1])]
+        counts = [float(self.counts[-1])]
         for number in np.unique(group):
             mine = group == number
-            sequences = int(self.counts[mine].sum())
-            tokens = int((self.values[mine] * self.counts[mine]).sum())
+            sequences = int(rest[mine].sum())
+            tokens = int((self.values[:-1][mine] * rest[mine]).sum())
             below, more = divmod(tokens, sequences)
             values += [float(below)] + ([below + 1.0] if more else [])
             counts += [float(sequences - more)] + ([float(more)] if more else [])

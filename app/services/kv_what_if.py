@@ -418,7 +418,7 @@ def headline(estimate: KvEstimate, state: KvState) -> str:
     long = f"{lengths.mean:,.0f} tokens" if lengths.values.size == 1 else f"{lengths.mean:,.0f} tokens on average"
     devices = estimate.workload.parallel.devices // estimate.workload.parallel.dp
     spread = f", {_size(float(estimate.device.total))} on each of {devices} devices" if devices > 1 else ""
-    held = f"{many} of {long} take {_size(float(estimate.whole.total))} of cache{spread}"
+    held = f"{many} of {long} {'takes' if lengths.sequences == 1 else 'take'} {_size(float(estimate.whole.total))} of cache{spread}"
     if estimate.max_batch is None:
         return f"{held}; the profile states no capacity, so what fits is not known."
     if estimate.for_cache is not None and estimate.for_cache <= 0:
