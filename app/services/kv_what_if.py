@@ -380,8 +380,8 @@ def answer_kv(ctx: Context, state: KvState) -> KvAnswer:
     said: tuple[str, ...] = ()
     if state.prefix == KvState().prefix and state.prefix > asked.lengths.longest:
         said = (
-            f"No shared prefix is counted: the longest sequence has {asked.lengths.longest:,.0f} tokens, fewer than the "
-            f"{state.prefix:,} of this page's example.",
+            f"No shared prefix is counted: the longest sequence has {asked.lengths.longest:,.0f} tokens, fewer than "
+            f"the {state.prefix:,} of this page's example.",
         )
         state = replace(state, prefix=0)
     body = state.body(asked.lengths)
@@ -418,7 +418,8 @@ def headline(estimate: KvEstimate, state: KvState) -> str:
     long = f"{lengths.mean:,.0f} tokens" if lengths.values.size == 1 else f"{lengths.mean:,.0f} tokens on average"
     devices = estimate.workload.parallel.devices // estimate.workload.parallel.dp
     spread = f", {_size(float(estimate.device.total))} on each of {devices} devices" if devices > 1 else ""
-    held = f"{many} of {long} {'takes' if lengths.sequences == 1 else 'take'} {_size(float(estimate.whole.total))} of cache{spread}"
+    takes = "takes" if lengths.sequences == 1 else "take"
+    held = f"{many} of {long} {takes} {_size(float(estimate.whole.total))} of cache{spread}"
     if estimate.max_batch is None:
         return f"{held}; the profile states no capacity, so what fits is not known."
     if estimate.for_cache is not None and estimate.for_cache <= 0:
