@@ -443,11 +443,13 @@ def _shown(exchange: Seconds, work: Seconds, hidden: float) -> Seconds:
     return max(exchange - work, 0.0) + (1.0 - hidden) * min(exchange, work)
 
 
-def combine(bound: Bound, seconds: Array, fit: Fit, workload: Workload) -> Seconds:
+def combine(
+    bound: Bound, seconds: Array, fit: Fit, workload: Workload, hidden_dispatch: float = HIDDEN_DISPATCH
+) -> Seconds:
     """A step's time from those of its rows: exchanges partly hidden, waiting, residual factor and host.
 
     The residual factor is that of the stack's kernels. An exchange with experts in other nodes, which few of the
-    fitted steps have, is not multiplied by it.
+    fitted steps have, is not multiplied by it; `hidden_dispatch` is the share of it that half batches hide.
     """
     table, parallel = bound.table, workload.parallel
     gradients = dispatched = 0.0
@@ -469,7 +471,7 @@ def combine(bound: Bound, seconds: Array, fit: Fit, workload: Workload) -> Secon
     else:
         waiting += float(bound.terms["sync"])
     total = fit.parameters["factor"] * (work + shown + waiting)
-    total += _shown(dispatched, total, HIDDEN_DISPATCH)
+    total += _shown(dispatched, total, hidden_dispatch)
     if workload.launch_mode == "eager":
         issued = float(table.total("launches")) * fit.parameters.get("host", JUDGED_STEP.parameters["host"])
         total = float(np.cbrt(total**3 + issued**3))

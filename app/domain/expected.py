@@ -6,7 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.domain.calibration import UNCALIBRATED, WIDENING, Calibration, Fit, step_seconds
+from app.domain.calibration import (
+    UNCALIBRATED,
+    WIDENING,
+    Calibration,
+    Fit,
+    combine,
+    runs_in_halves,
+    step_seconds,
+)
 from app.domain.lower_bound import Bound
 from app.domain.units import Seconds
 from app.domain.workload import Workload
@@ -64,8 +72,13 @@ def expected_time(
         basis += f" Calibration of {calibration.date}."
     floor = float(bound.overlapped)
     middle = max(middle, floor)
-    low = max(middle * fit.low / widening, floor)
-    high = middle * fit.high * widening
+    quick = slow = middle
+    if workload is not None and runs_in_halves(bound.table, workload):
+        # whether a deployment hides all of the exchange or none is not known: the range holds both
+        quick, slow = (combine(bound, seconds, fit, workload, hidden) for hidden in (1.0, 0.0))
+        basis += " From all to none of the exchange with other nodes hidden."
+    low = max(quick * fit.low / widening, floor)
+    high = slow * fit.high * widening
     return Expected(time=middle, low=min(low, middle), high=max(high, middle), basis=basis)
 
 

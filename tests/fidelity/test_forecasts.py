@@ -181,3 +181,15 @@ def test_serving_hides_the_exchange_with_other_nodes(changes: dict[str, Any], ha
         if workload.phase == "decode":
             expected = work + shown if halves else work + 1.5 * exchange
             assert combine(bound, seconds, fit, workload) == pytest.approx(expected)
+
+
+def test_the_range_holds_all_and_none_of_the_hidden_exchange() -> None:
+    model, hardware = load_catalog().models["deepseek-v3"], HARDWARE["nvidia-h100-sxm"]
+    far, near = (
+        bound_of(hardware, model, Workload(batch=128, context_len=4096, parallel=Parallel(ep=n, dp=n))).expected
+        for n in (64, 8)
+    )
+    assert far.high / far.time > near.high / near.time
+    assert far.low / far.time < near.low / near.time
+    assert "hidden" in far.basis
+    assert "hidden" not in near.basis
