@@ -8,148 +8,45 @@ beside a measurement says how far the measurement is from it; it is never called
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Any, Literal, TypeAlias
 
+from app.domain.comparison_findings import findings_of
+from app.domain.comparison_items import (
+    BOOKS,
+    FIELD_OF_KEY,
+    LOAD_FIELDS,
+    Book,
+    Cell,
+    Comparison,
+    Item,
+    Ledger,
+    LedgerEntry,
+    Row,
+    Value,
+    ValueKind,
+    Verdict,
+    changed_fields,
+    differences_of,
+    disagree,
+    percent,
+    quoted,
+    times,
+    unlike,
+)
+from app.domain.comparison_metrics import (
+    DERIVED_UNITS,
+    Direction,
+    metric_direction,
+    metric_label,
+    metric_unit,
+    split_key,
+)
 from app.domain.errors import InvalidInput
-from app.domain.run import HIGHER_IS_BETTER, LOWER_IS_BETTER, METRIC_UNITS, STATS, Finding
-
-ValueKind: TypeAlias = Literal["measured", "bound", "expected"]
-Book: TypeAlias = Literal["kernel", "communication", "runtime", "algorithmic"]
-Verdict: TypeAlias = Literal["baseline", "better", "worse", "same", "changed", "of_bound", "contradiction", "refused"]
-Direction: TypeAlias = Literal["higher", "lower"]
-
-BOOKS: tuple[Book, ...] = ("kernel", "communication", "runtime", "algorithmic")
-"""Headings under which a gain is booked. They are multiplied within a heading and never mixed in silence."""
+from app.domain.run import METRIC_UNITS, STATS
 
 SAME_WITHIN = 0.005
 """Relative difference below which two values are called the same; a printed ratio would read 1.00."""
-
-DERIVED_UNITS: Mapping[str, str] = {
-    "of_bound": "1",
-    "step_bound_s": "s",
-    "step_expected_s": "s",
-    "step_serial_bound_s": "s",
-    "operation_expected_s": "s",
-    "overlapped_time_s": "s",
-    "serial_time_s": "s",
-    "fused_time_s": "s",
-    "product_time_s": "s",
-    "exchange_time_s": "s",
-    "exposed_communication_s": "s",
-    "exposed_share": "1",
-    "compute_only_s": "s",
-    "pipeline_step_s": "s",
-    "bubble_s": "s",
-    "bubble_share": "1",
-    "in_flight_micro_batches": "1",
-    "parameter_copies": "1",
-    "least_memory_bytes": "B",
-    "largest_batch": "1",
-    "largest_context": "1",
-    "kv_bytes_per_token": "B",
-    "kv_payload_bytes": "B",
-    "kv_paged_bytes": "B",
-    "kv_total_bytes": "B",
-    "kv_allocated_bytes": "B",
-    "kv_per_device_bytes": "B",
-    "kv_read_s": "s",
-    "expert_layers_s": "s",
-    "expert_bound_s": "s",
-    "expert_serial_s": "s",
-    "expert_expected_s": "s",
-    "rank_imbalance": "1",
-}
-"""What no file reports, with the unit: the share of its own bound that a run reaches, an estimate's times, and what the
-pages of memory, cache, experts and communication compute."""
-
-_HIGHER_DERIVED = frozenset({"of_bound", "largest_batch", "largest_context"})
-_LOWER = LOWER_IS_BETTER | (DERIVED_UNITS.keys() - _HIGHER_DERIVED)
-_HIGHER = HIGHER_IS_BETTER | _HIGHER_DERIVED
-
-_WORDS: Mapping[str, str] = {
-    "ttft_s": "TTFT",
-    "tpot_s": "TPOT",
-    "itl_s": "ITL",
-    "e2e_latency_s": "end-to-end latency",
-    "step_time_s": "step time",
-    "prefill_time_s": "prefill time",
-    "decode_time_s": "decode time",
-    "kernel_time_s": "kernel time",
-    "latency_s": "latency",
-    "duration_s": "duration",
-    "requests_per_s": "requests/s",
-    "goodput_requests_per_s": "goodput, requests/s",
-    "request_rate_per_s": "request rate",
-    "samples_per_s": "samples/s",
-    "output_tokens_per_s": "output tokens/s",
-    "input_tokens_per_s": "input tokens/s",
-    "total_tokens_per_s": "total tokens/s",
-    "prefill_tokens_per_s": "prefill tokens/s",
-    "decode_tokens_per_s": "decode tokens/s",
-    "peak_output_tokens_per_s": "peak output tokens/s",
-    "tokens_per_s_per_device": "tokens/s a device",
-    "output_tokens_per_s_per_device": "output tokens/s a device",
-    "output_tokens_per_s_per_user": "output tokens/s a user",
-    "model_flop_per_s_per_device": "model FLOP/s a device",
-    "hbm_bytes_per_s": "HBM bandwidth",
-    "bus_bandwidth_bytes_per_s": "bus bandwidth",
-    "algorithm_bandwidth_bytes_per_s": "algorithm bandwidth",
-    "mfu": "MFU",
-    "hfu": "HFU",
-    "mbu": "MBU",
-    "peak_memory_bytes": "peak memory",
-    "reserved_memory_bytes": "peak memory reserved",
-    "device_memory_bytes": "peak memory of the device",
-    "kv_cache_bytes": "KV cache",
-    "weight_bytes": "weights",
-    "requests_completed": "completed requests",
-    "requests_failed": "failed requests",
-    "input_tokens": "input tokens",
-    "output_tokens": "output tokens",
-    "concurrency": "concurrency",
-    "peak_concurrency": "peak concurrency",
-    "accepted_tokens_per_step": "accepted tokens a step",
-    "parameters": "parameters",
-    "power_w": "power",
-    "energy_j": "energy",
-    "loss": "loss",
-    "of_bound": "share of the bound",
-    "step_bound_s": "bound of a step",
-    "step_expected_s": "expected time of a step",
-    "step_serial_bound_s": "serial bound of a step",
-    "operation_expected_s": "expected time of the operation",
-    "overlapped_time_s": "time of product and exchange",
-    "serial_time_s": "time one after the other",
-    "fused_time_s": "time in one kernel",
-    "product_time_s": "time of the product alone",
-    "exchange_time_s": "time of the exchange alone",
-    "exposed_communication_s": "exposed communication",
-    "exposed_share": "exposed share of the step",
-    "compute_only_s": "step without communication",
-    "pipeline_step_s": "time of the pipeline's step",
-    "bubble_s": "pipeline bubble",
-    "bubble_share": "bubble share of the step",
-    "in_flight_micro_batches": "micro-batches in flight",
-    "parameter_copies": "stages held by a device",
-    "least_memory_bytes": "least memory",
-    "largest_batch": "largest batch",
-    "largest_context": "largest context",
-    "kv_bytes_per_token": "cache of a token",
-    "kv_payload_bytes": "cache payload",
-    "kv_paged_bytes": "cache in pages",
-    "kv_total_bytes": "cache in pages with a shared prefix",
-    "kv_allocated_bytes": "cache reserved in one piece",
-    "kv_per_device_bytes": "cache of a device",
-    "kv_read_s": "cache read a step",
-    "expert_layers_s": "expert layers at their overlap",
-    "expert_bound_s": "bound of the expert layers",
-    "expert_serial_s": "expert layers one stage after another",
-    "expert_expected_s": "expected time of the expert layers",
-    "rank_imbalance": "busiest rank over the mean",
-}
 
 _HEADLINE_ORDER: tuple[str, ...] = (
     "output_tokens_per_s",
@@ -182,201 +79,6 @@ _HEADLINE_ORDER: tuple[str, ...] = (
     "peak_memory_bytes",
 )
 
-# Phases that a mode of a run speaks of; a mode not listed (or none) may be any.
-_PHASES_OF: Mapping[str, frozenset[str]] = {
-    "serve": frozenset({"prefill", "decode"}),
-    "latency": frozenset({"prefill", "decode"}),
-    "prefill": frozenset({"prefill"}),
-    "decode": frozenset({"decode"}),
-    "train": frozenset({"train"}),
-    "kernel": frozenset({"kernel"}),
-    "step": frozenset({"prefill", "decode", "train"}),
-    "overlap": frozenset({"overlap"}),
-    "pipeline": frozenset({"pipeline"}),
-    "cache": frozenset({"cache"}),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class FrozenField:
-    """One thing that must be equal on both sides for a fair comparison, and the rule that says so."""
-
-    key: str
-    label: str
-    rule: str | None = None
-
-
-FROZEN_FIELDS: tuple[FrozenField, ...] = (
-    FrozenField("model", "model", "BC-01"),
-    FrozenField("parameters", "parameters", "BC-01"),
-    FrozenField("mode", "mode", "BC-05"),
-    FrozenField("operation", "operation", "BC-05"),
-    FrozenField("stages", "pipeline stages", "BC-05"),
-    FrozenField("micro_batches", "micro-batches", "BC-05"),
-    FrozenField("pass_times", "times of a pass", "BC-05"),
-    FrozenField("schedule", "pipeline schedule", None),
-    FrozenField("chunks", "chunks of the product", None),
-    FrozenField("lengths", "sequence lengths", None),
-    FrozenField("page_tokens", "tokens a page", None),
-    FrozenField("reserve", "memory in reserve", None),
-    FrozenField("routing", "expert routing", None),
-    FrozenField("dispatch", "dispatch to experts", None),
-    FrozenField("overlap", "overlap of the exchange", None),
-    FrozenField("batch", "batch", "BC-05"),
-    FrozenField("concurrency", "concurrency", "BC-05"),
-    FrozenField("request_rate", "request rate", "BC-05"),
-    FrozenField("input_len", "input length", "BC-05"),
-    FrozenField("output_len", "output length", "BC-05"),
-    FrozenField("seq_len", "sequence length", "BC-05"),
-    FrozenField("context_len", "context", "BC-05"),
-    FrozenField("cached_len", "cached prompt", "BC-05"),
-    FrozenField("resolution", "resolution", "BC-05"),
-    FrozenField("dtypes.weights", "weights", "BC-04"),
-    FrozenField("dtypes.activations", "activations", "BC-04"),
-    FrozenField("dtypes.kv", "KV cache", "BC-04"),
-    FrozenField("dtypes.gradients", "gradients", "BC-04"),
-    FrozenField("dtypes.optimizer", "optimizer states", "BC-04"),
-    FrozenField("steps", "diffusion steps", "BC-06"),
-    FrozenField("guidance", "guidance", "BC-06"),
-    FrozenField("cache", "step cache", "BC-06"),
-    FrozenField("hardware", "hardware", "BC-07"),
-    FrozenField("devices", "devices", "BC-07"),
-    FrozenField("nodes", "nodes", "BC-07"),
-    FrozenField("clocks", "clocks", "BC-07"),
-    FrozenField("timed_region", "timed region", "BC-02"),
-    FrozenField("parallel", "parallel layout", "BC-07"),
-    FrozenField("launch_mode", "launch mode", "BC-03"),
-    FrozenField("tokens_basis", "tokens counted", "BC-11"),
-    FrozenField("padding_fraction", "padding", "BC-11"),
-    FrozenField("ceilings", "ceilings", None),
-    FrozenField("recompute", "recompute", None),
-    FrozenField("optimizer", "optimizer", None),
-    FrozenField("engine", "engine", None),
-    FrozenField("software", "software", None),
-)
-"""Everything that is looked at, in the order that pages list it. A difference without a rule is named, no more."""
-
-_FIELD: Mapping[str, FrozenField] = {f.key: f for f in FROZEN_FIELDS}
-_LOAD_FIELDS = ("batch", "concurrency", "input_len", "output_len", "seq_len", "context_len", "cached_len")
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A number of one item. `low` and `high` are the expected range around a bound, where there is one."""
-
-    value: float
-    kind: ValueKind = "measured"
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One side of a comparison. `frozen` maps keys of FROZEN_FIELDS to what the item states; absent means unknown.
-
-    `spread` is the standard deviation over the mean of a metric's repetitions, by metric name (no entry: not repeated,
-    or requests that differ among themselves, whose spread is no noise). `contradictions` names the errors that the lint
-    found in a run, `changed_share` the share of the step that the booked change touches.
-    """
-
-    label: str
-    kind: Literal["run", "estimate"]
-    values: Mapping[str, Value]
-    frozen: Mapping[str, Any] = field(default_factory=dict)
-    book_as: Book | None = None
-    has_quality: bool = False
-    spread: Mapping[str, float] = field(default_factory=dict)
-    contradictions: tuple[str, ...] = ()
-    changed_share: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One item's value of a metric beside the baseline's. `words` says the ratio; `reason` why there is none.
-
-    `ratio` is value over baseline. `of_bound` is set where one of the two is a bound: the share of it that the
-    measurement reaches (1 is the limit).
-    """
-
-    value: float
-    kind: ValueKind
-    ratio: float | None
-    verdict: Verdict | None
-    words: str
-    reason: str = ""
-    of_bound: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One metric of all items; None where an item does not report it. `direction` is what counts as better."""
-
-    key: str
-    name: str
-    stat: str | None
-    label: str
-    unit: str
-    direction: Direction | None
-    cells: tuple[Cell | None, ...]
-
-    @property
-    def reported(self) -> int:
-        return sum(cell is not None for cell in self.cells)
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A frozen field on which items disagree. `values` has one entry for each item, None where it says nothing."""
-
-    field: str
-    label: str
-    values: tuple[str | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerEntry:
-    """What one item changed against the one before it. `gain` above 1 is better; gains multiply to the total."""
-
-    item: int
-    previous: int
-    book_as: Book
-    before: float
-    after: float
-    gain: Fraction
-    changed: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Ledger:
-    """A chain from the baseline through the items that say how to book them, on one metric.
-
-    `total` is exactly the product of the entries' gains and exactly last against first, since gains are fractions.
-    `refused` names items that could not enter the chain, with the reason.
-    """
-
-    metric: str
-    label: str
-    unit: str
-    entries: tuple[LedgerEntry, ...]
-    by_book: Mapping[Book, Fraction]
-    total: Fraction
-    refused: tuple[tuple[int, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The whole result. `sentence` is the answer, `headline` the key of the metric that it speaks of."""
-
-    baseline: int
-    rows: tuple[Row, ...]
-    headline: str | None
-    sentence: str
-    differences: tuple[Difference, ...]
-    findings: tuple[Finding, ...]
-    ledger: Ledger | None
-
 
 # ---- entry ----------------------------------------------------------------------------------------------------------
 
@@ -395,42 +97,16 @@ def compare(items: Sequence[Item], baseline: int = 0, metric: str | None = None)
         raise InvalidInput(("metric",), f"no item reports {metric!r}")
     headline = metric or _headline(rows, baseline)
     row = next((row for row in rows if row.key == headline), None)
-    differences = _differences(items)
+    differences = differences_of(items)
     return Comparison(
         baseline=baseline,
         rows=rows,
         headline=headline,
         sentence=_sentence(row, items, baseline),
         differences=differences,
-        findings=tuple(_findings(items, baseline, differences, rows, row)),
+        findings=tuple(findings_of(items, baseline, differences, rows, row)),
         ledger=_ledger(row, items, baseline),
     )
-
-
-def split_key(key: str) -> tuple[str, str | None]:
-    """`ttft_s.p99` is (`ttft_s`, `p99`); a plain name has no statistic."""
-    name, _, stat = key.partition(".")
-    return name, stat or None
-
-
-def metric_label(key: str) -> str:
-    """A metric's key in words: `ttft_s.p99` is "TTFT p99"."""
-    name, stat = split_key(key)
-    words = _WORDS.get(name, name)
-    return f"{words} {stat}" if stat else words
-
-
-def metric_unit(name: str) -> str:
-    """The SI unit of a metric by its name without statistic."""
-    return METRIC_UNITS.get(name) or DERIVED_UNITS[name]
-
-
-def metric_direction(key: str) -> Direction | None:
-    """Whether higher or lower is better; None for metrics that describe the load, and for the spread of any."""
-    name, stat = split_key(key)
-    if stat == "std":
-        return None
-    return "lower" if name in _LOWER else "higher" if name in _HIGHER else None
 
 
 def estimate_values(
@@ -503,7 +179,7 @@ def _keys(items: Sequence[Item]) -> list[str]:
 
     def rank(key: str) -> tuple[bool, int, int]:
         name, stat = split_key(key)
-        described = name not in _LOWER and name not in _HIGHER
+        described = metric_direction(name) is None
         return described, order.get(name, len(order)), stats.get(stat, len(stats))
 
     return sorted({key for item in items for key in item.values}, key=rank)
@@ -552,9 +228,9 @@ def _of_bound(
     """A measurement beside a bound (or a forecast): the share of it that is reached, whichever side it stands on."""
     is_expected = "expected" in (value.kind, base.kind)
     other = "expected" if is_expected else "bound"
-    differs = [f for f in ("model", "hardware", *_LOAD_FIELDS) if _disagree(item, base_item, f)]
+    differs = [f for f in ("model", "hardware", *LOAD_FIELDS) if disagree(item, base_item, f)]
     if differs and not is_expected:
-        names = ", ".join(_FIELD[f].label for f in differs)
+        names = ", ".join(FIELD_OF_KEY[f].label for f in differs)
         return Cell(
             value.value,
             value.kind,
@@ -570,11 +246,11 @@ def _of_bound(
     subject = "reaches" if value.kind == "measured" else "baseline reaches"
     target = f"of the {other}" if value.kind == "measured" else "of it"
     if share > 1 + 1e-9 and not is_expected and direction is not None:
-        words = f"{subject} {_percent(share)} {target}: a contradiction to explain"
+        words = f"{subject} {percent(share)} {target}: a contradiction to explain"
         return Cell(
             value.value, value.kind, ratio, "contradiction", words, of_bound=share, low=value.low, high=value.high
         )
-    words = f"{subject} {_percent(share)} {target}"
+    words = f"{subject} {percent(share)} {target}"
     return Cell(value.value, value.kind, ratio, "of_bound", words, of_bound=share, low=value.low, high=value.high)
 
 
@@ -585,18 +261,6 @@ def _judged(ratio: float, direction: Direction | None) -> tuple[Verdict, str]:
         return "changed", times(ratio)
     better = (ratio > 1) == (direction == "higher")
     return ("better" if better else "worse"), f"{times(ratio)}, {'better' if better else 'worse'}"
-
-
-def unlike(item: Item, other: Item, key: str = "") -> str:
-    """Why two items have no ratio at all; empty where they have one."""
-    here, there = _phases(item), _phases(other)
-    if here and there and not here & there:
-        return f"{item.frozen.get('mode')} against {other.frozen.get('mode')}: different work, no ratio"
-    return ""
-
-
-def _phases(item: Item) -> frozenset[str]:
-    return _PHASES_OF.get(str(item.frozen.get("mode")), frozenset())
 
 
 def _headline(rows: Sequence[Row], baseline: int) -> str | None:
@@ -615,27 +279,6 @@ def _headline(rows: Sequence[Row], baseline: int) -> str | None:
 # ---- sentence -------------------------------------------------------------------------------------------------------
 
 
-def times(ratio: float) -> str:
-    """A factor with three significant digits: 1.2449 is "1.24×"."""
-    if ratio >= 1000:
-        return f"{ratio:,.0f}×"
-    if ratio < 0.001:
-        return f"{ratio:.2g}×"
-    digits = max(0, 2 - math.floor(math.log10(float(f"{ratio:.3g}"))))
-    return f"{ratio:.{min(digits, 5)}f}×"
-
-
-def _percent(share: float) -> str:
-    size = share * 100
-    if 99 <= size < 100:
-        return f"{math.floor(size * 10) / 10:.1f}\u202f%"
-    return f"{size:.0f}\u202f%" if size >= 9.95 else f"{size:.2g}\u202f%"
-
-
-def _quoted(label: str) -> str:
-    return f"“{label}”"
-
-
 def _sentence(row: Row | None, items: Sequence[Item], baseline: int) -> str:
     if len(items) == 1:
         return "One item stands alone here: a comparison needs a second one."
@@ -650,7 +293,7 @@ def _sentence(row: Row | None, items: Sequence[Item], baseline: int) -> str:
     if not others:
         reasons = dict.fromkeys(cell.reason for cell in row.cells if cell is not None and cell.reason)
         why = f": {'; '.join(reasons)}" if reasons else ", because no other item reports what the baseline reports"
-        return f"Nothing can be held against {_quoted(base.label)}{why}."
+        return f"Nothing can be held against {quoted(base.label)}{why}."
     if len(others) == 1:
         return f"{_claim(others[0][0].label, others[0][1], row, base.label)}."
     compared = [(item, cell) for item, cell in others if cell.verdict not in ("of_bound", "contradiction")]
@@ -677,378 +320,13 @@ def _claim(label: str, cell: Cell, row: Row, base: str) -> str:
     if cell.of_bound is not None:
         measured, estimate = (label, base) if cell.kind == "measured" else (base, label)
         what = "expected figure" if "expected" in row.name else "bound"
-        said = f"{_quoted(measured)} reaches {_percent(cell.of_bound)} of the {what} {_quoted(estimate)} in {row.label}"
+        said = f"{quoted(measured)} reaches {percent(cell.of_bound)} of the {what} {quoted(estimate)} in {row.label}"
         return said + (", which cannot be: something stated is wrong" if cell.verdict == "contradiction" else "")
     by = {"bound": "By their bounds, ", "expected": "By what is expected, ", "measured": ""}[cell.kind]
     if cell.verdict == "same":
-        return f"{by}{_quoted(label)} and {_quoted(base)} have the same {row.label}"
+        return f"{by}{quoted(label)} and {quoted(base)} have the same {row.label}"
     verb = {"higher": "reaches", "lower": "takes", None: "has"}[row.direction]
-    return f"{by}{_quoted(label)} {verb} {times(cell.ratio)} the {row.label} of {_quoted(base)}"
-
-
-# ---- what differs ---------------------------------------------------------------------------------------------------
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return str(value)
-
-
-# Measured mean lengths wobble; parameters are counted with and without embeddings.
-_TOLERANCE: Mapping[str, float] = {"parameters": 0.02, "input_len": 0.02, "output_len": 0.02, "context_len": 0.02}
-# An estimate is asked at round numbers for what a run did on average.
-_TOLERANCE_TO_ESTIMATE: Mapping[str, float] = {"input_len": 0.1, "context_len": 0.1, "concurrency": 0.05}
-
-
-def _disagree(a: Item, b: Item, key: str) -> bool:
-    """Whether both state the field, and differently: numbers by more than a per mille, or the tolerances above."""
-    left, right = a.frozen.get(key), b.frozen.get(key)
-    if left is None or right is None:
-        return False
-    if key == "mode" and (a.kind != b.kind or "step" in (left, right)) and _phases(a) & _phases(b):
-        return False  # a decode step is part of what a serving run does, and "step" does not say which one it is
-    if key == "context_len" and all(item.kind == "run" and "output_len" in item.frozen for item in (a, b)):
-        return False  # it follows from the lengths, which are compared themselves
-    numbers = [isinstance(x, (int, float)) and not isinstance(x, bool) for x in (left, right)]
-    if all(numbers):
-        tolerance = _TOLERANCE.get(key, 1e-3) if a.kind == b.kind else _TOLERANCE_TO_ESTIMATE.get(key, 1e-3)
-        return not math.isclose(left, right, rel_tol=tolerance)
-    return bool(_text(left).casefold() != _text(right).casefold())
-
-
-def _differences(items: Sequence[Item]) -> tuple[Difference, ...]:
-    found = []
-    for known in FROZEN_FIELDS:
-        if any(_disagree(a, b, known.key) for number, a in enumerate(items) for b in items[number + 1 :]):
-            values = tuple(None if (v := item.frozen.get(known.key)) is None else _text(v) for item in items)
-            found.append(Difference(known.key, known.label, values))
-    return tuple(found)
-
-
-def _changed(item: Item, other: Item) -> tuple[str, ...]:
-    """What differs between two items, in words: "weights bf16 → fp8"."""
-    return tuple(
-        f"{known.label} {_text(other.frozen[known.key])} → {_text(item.frozen[known.key])}"
-        for known in FROZEN_FIELDS
-        if _disagree(item, other, known.key)
-    )
-
-
-# ---- findings -------------------------------------------------------------------------------------------------------
-
-
-def _findings(
-    items: Sequence[Item],
-    baseline: int,
-    differences: Sequence[Difference],
-    rows: Sequence[Row],
-    headline: Row | None,
-) -> list[Finding]:
-    """What a reader must know before believing a ratio: the rules BC-01 to BC-12 of the benchmark lint.
-
-    BC-13 needs no check: published gains of techniques are never multiplied here, since every estimate computes anew.
-    """
-    base = items[baseline]
-    others = [item for number, item in enumerate(items) if number != baseline]
-    found: list[Finding] = []
-
-    def against(rule: str) -> list[tuple[Item, list[str]]]:
-        keys = [known.key for known in FROZEN_FIELDS if known.rule == rule]
-        pairs = [(item, [key for key in keys if _disagree(item, base, key)]) for item in others]
-        return [(item, fields) for item, fields in pairs if fields]
-
-    def add(
-        rule: str, severity: Literal["error", "warning", "info"], text: str, hits: list[tuple[Item, list[str]]]
-    ) -> None:
-        if hits:
-            fields = tuple(dict.fromkeys(key for _, keys in hits for key in keys))
-            found.append(Finding(rule, severity, f"{text} {_named(hits, base)}", fields))
-
-    unlike_items = [item for item in others if unlike(item, base)]
-    if unlike_items:
-        found.append(
-            Finding(
-                "not-comparable",
-                "error",
-                f"Not the same work as the baseline {_quoted(base.label)}: "
-                + "; ".join(f"{_quoted(item.label)} measures {item.frozen.get('mode')}" for item in unlike_items)
-                + f", the baseline {base.frozen.get('mode')}. No ratios are given.",
-                ("mode",),
-            )
-        )
-    models = against("BC-01")
-    add(
-        "BC-01",
-        "error",
-        "Not the same model: only an algorithmic comparison, with quality on both sides, may do this.",
-        [hit for hit in models if hit[0].book_as != "algorithmic"],
-    )
-    add(
-        "BC-01",
-        "warning",
-        "Different models booked as algorithmic, without a quality figure on both sides.",
-        [hit for hit in models if hit[0].book_as == "algorithmic" and not (hit[0].has_quality and base.has_quality)],
-    )
-    add(
-        "BC-02",
-        "error",
-        "Not the same timed region: one side was given prepared inputs, or counts their conversion.",
-        against("BC-02"),
-    )
-    add(
-        "BC-03",
-        "warning",
-        "Not the same launch mode, and the gain is not booked as runtime: it may be launch overhead.",
-        [hit for hit in against("BC-03") if hit[0].book_as != "runtime" and hit[0].kind == base.kind],
-    )
-    precisions = against("BC-04")
-    measured = [h for h in precisions if h[0].kind == base.kind == "run"]
-    add(
-        "BC-04",
-        "error",
-        "Not the same precision, and no quality figure on both sides.",
-        [hit for hit in measured if not (hit[0].has_quality and base.has_quality)],
-    )
-    add(
-        "BC-04",
-        "info",
-        "Not the same precision: an estimate says nothing about quality.",
-        [hit for hit in precisions if "estimate" in (hit[0].kind, base.kind)],
-    )
-    add(
-        "BC-05",
-        "warning",
-        "Not the same workload: read this as a scaling study, or repeat it at equal load.",
-        [(item, fields) for item, found_ in against("BC-05") if (fields := _without_mode(item, base, found_))],
-    )
-    diffusion = against("BC-06")
-    add(
-        "BC-06",
-        "error",
-        "Fewer steps, other guidance or caching is an algorithmic change, not a gain of kernel or runtime.",
-        [hit for hit in diffusion if hit[0].book_as in ("kernel", "runtime")],
-    )
-    add(
-        "BC-06",
-        "warning",
-        "Not the same diffusion settings: this is an algorithmic change and needs a quality figure.",
-        [hit for hit in diffusion if hit[0].book_as not in ("kernel", "runtime")],
-    )
-    add(
-        "BC-07",
-        "warning",
-        "Not the same hardware or layout: compare the share of the bound that each reaches, not seconds.",
-        against("BC-07"),
-    )
-    add("BC-11", "warning", "Tokens are not counted alike: compare real tokens/s without padding.", against("BC-11"))
-    contradictions = [
-        row.label for row in rows if any(c is not None and c.verdict == "contradiction" for c in row.cells)
-    ]
-    if contradictions:
-        found.append(
-            Finding(
-                "faster-than-bound",
-                "error",
-                "A measurement is faster than its bound in "
-                + ", ".join(contradictions)
-                + ": check precision, device count, batch and units.",
-                ("values",),
-            )
-        )
-    found += _doubts(items, baseline, headline)
-    unstated = _unstated(items)
-    if unstated:
-        found.append(
-            Finding(
-                "not-stated",
-                "info",
-                "Not every item states "
-                + ", ".join(_FIELD[key].label for key in unstated)
-                + ": whether they agree there is not known.",
-                unstated,
-            )
-        )
-    order = {"error": 0, "warning": 1, "info": 2}
-    return sorted(found, key=lambda finding: order[finding.severity])
-
-
-_CHANGES: Mapping[str, tuple[str, ...]] = {
-    "precision": ("dtypes.weights", "dtypes.activations", "dtypes.kv", "dtypes.gradients", "dtypes.optimizer"),
-    "launch mode": ("launch_mode",),
-    "layout": ("parallel", "devices", "nodes"),
-    "software": ("engine", "software"),
-    "recompute": ("recompute",),
-    "optimizer": ("optimizer",),
-    "diffusion settings": ("steps", "guidance", "cache"),
-}
-"""Fields that change together when one thing is changed."""
-
-
-def _changes(item: Item, base: Item) -> set[str]:
-    return {name for name, keys in _CHANGES.items() if any(_disagree(item, base, key) for key in keys)}
-
-
-def _doubts(items: Sequence[Item], baseline: int, headline: Row | None) -> list[Finding]:
-    """What makes the headline ratio hard to believe or to attribute: contradictions, noise, several changes at once."""
-    base = items[baseline]
-    runs = [item for item in items if item.kind == "run"]
-    others = [(number, item) for number, item in enumerate(items) if number != baseline and item.kind == base.kind]
-    found: list[Finding] = []
-    broken = [item for item in runs if item.contradictions]
-    if broken:
-        said = "; ".join(f"{_quoted(item.label)}: {', '.join(item.contradictions)}" for item in broken[:4])
-        found.append(
-            Finding(
-                "run-contradicts-itself",
-                "error",
-                f"Runs hold contradictions and are not to be ranked before they are explained: {said}.",
-                tuple(dict.fromkeys(check for item in broken for check in item.contradictions)),
-            )
-        )
-    several = [
-        (item, sorted(changed))
-        for _, item in others
-        if base.kind == "run"
-        and len(changed := _changes(item, base)) > 1
-        # another model or device is no optimisation: BC-01 and BC-07 speak of those
-        and not any(_disagree(item, base, key) for key in ("model", "hardware"))
-        # an ablation is a run beside it that changes just one of these things
-        and not any(len(one := _changes(other, base)) == 1 and one <= changed for _, other in others)
-    ]
-    if several:
-        said = "; ".join(f"{_quoted(item.label)} changes {', '.join(changed)}" for item, changed in several[:4])
-        found.append(
-            Finding(
-                "BC-08",
-                "warning",
-                f"Several changes at once, and no run that changes one alone: the gain cannot be attributed. {said}.",
-                tuple(dict.fromkeys(name for _, changed in several for name in changed)),
-            )
-        )
-    found += _noise(items, baseline, headline, [number for number, _ in others])
-    kernels = [item for _, item in others if item.book_as == "kernel" and item.frozen.get("mode") == "kernel"]
-    if kernels and all(item.frozen.get("mode") == "kernel" for item in runs):
-        found.append(
-            Finding(
-                "BC-10",
-                "warning",
-                "A kernel's gain without an end-to-end run on both sides: copies, breaks or contention can undo it.",
-                ("mode",),
-            )
-        )
-    found += _above_share(base, headline, others)
-    return found
-
-
-def _noise(items: Sequence[Item], baseline: int, headline: Row | None, others: Sequence[int]) -> list[Finding]:
-    base = items[baseline]
-    if headline is None or base.kind != "run" or base.frozen.get("mode") == "serve":
-        return []
-    within, unrepeated = [], []
-    for number in others:
-        cell = headline.cells[number]
-        if cell is None or cell.ratio is None or cell.verdict not in ("better", "worse"):
-            continue
-        spreads = [_spread(item, headline.name) for item in (items[number], base)]
-        if any(spread is None for spread in spreads):
-            unrepeated.append(items[number])
-            continue
-        pooled = math.sqrt(sum(spread * spread for spread in spreads if spread is not None) / 2)
-        if abs(cell.ratio - 1) < 2 * pooled:
-            within.append((items[number], pooled))
-    found = []
-    if within:
-        said = "; ".join(f"{_quoted(item.label)} (runs vary by {_percent(pooled)})" for item, pooled in within[:4])
-        found.append(
-            Finding(
-                "BC-09",
-                "warning",
-                f"The difference in {headline.label} is within noise, less than twice the spread: {said}.",
-                (headline.key,),
-            )
-        )
-    if unrepeated:
-        found.append(
-            Finding(
-                "repetitions-missing",
-                "info",
-                f"Whether the difference in {headline.label} is noise is not known: not both sides report repetitions "
-                f"of it ({', '.join(_quoted(item.label) for item in unrepeated[:4])}).",
-                (headline.key,),
-            )
-        )
-    return found
-
-
-def _spread(item: Item, name: str) -> float | None:
-    """Relative spread of a metric; a rate spreads as the time that it was made from."""
-    if name in item.spread:
-        return item.spread[name]
-    return max(item.spread.values()) if item.spread else None
-
-
-def _above_share(base: Item, headline: Row | None, others: Sequence[tuple[int, Item]]) -> list[Finding]:
-    """F-1.4: replacing a share f of a step gains at most 1 / (1 - f)."""
-    found: list[Finding] = []
-    if headline is None or headline.direction is None:
-        return found
-    for number, item in others:
-        share = item.changed_share if item.changed_share is not None else base.changed_share
-        cell = headline.cells[number]
-        if share is None or not 0 < share < 1 or cell is None or not cell.ratio or item.book_as is None:
-            continue
-        gain = cell.ratio if headline.direction == "higher" else 1 / cell.ratio
-        ceiling = 1 / (1 - share)
-        if gain > ceiling * (1 + 1e-9):
-            found.append(
-                Finding(
-                    "BC-12",
-                    "info",
-                    f"{_quoted(item.label)} gains {times(gain)}, but the changed part is {_percent(share)} of the step "
-                    f"and allows {times(ceiling)} at most: something else changed too.",
-                    (headline.key, "changed_share"),
-                )
-            )
-    return found
-
-
-def _without_mode(item: Item, base: Item, fields: list[str]) -> list[str]:
-    """The fields without the mode where that has a finding of its own."""
-    return [key for key in fields if key != "mode" or not unlike(item, base)]
-
-
-def _named(hits: Sequence[tuple[Item, list[str]]], base: Item) -> str:
-    """Which items differ from the baseline in what: up to four of them by name."""
-    parts = [
-        f"{_quoted(item.label)} has "
-        + ", ".join(
-            f"{_FIELD[key].label} {_text(item.frozen[key])} instead of {_text(base.frozen[key])}" for key in fields
-        )
-        for item, fields in hits[:4]
-    ]
-    more = f"; {len(hits) - 4} more differ too" if len(hits) > 4 else ""
-    return "; ".join(parts) + more + "."
-
-
-def _unstated(items: Sequence[Item]) -> tuple[str, ...]:
-    """Main facts that some item does not state. A field that nobody states is not the comparison's affair."""
-    runs = [item for item in items if item.kind == "run"]
-    watched: tuple[str, ...] = ("model", "hardware", "concurrency", "dtypes.weights", "launch_mode")
-    if any(item.frozen.get("mode") == "kernel" for item in runs):
-        watched = (*watched, "clocks", "timed_region")
-    if len(items) < 2 or not runs:
-        return ()
-    return tuple(
-        key
-        for key in watched
-        if any(item.frozen.get(key) is None for item in items)
-        and any(item.frozen.get(key) is not None for item in items)
-    )
+    return f"{by}{quoted(label)} {verb} {times(cell.ratio)} the {row.label} of {quoted(base)}"
 
 
 # ---- ledger ---------------------------------------------------------------------------------------------------------
@@ -1082,7 +360,7 @@ def _ledger(row: Row | None, items: Sequence[Item], baseline: int) -> Ledger | N
             # exact: products of rounded quotients would miss the total by a last digit
             after_over_before = Fraction(cell.value) / Fraction(before.value)
             gain = after_over_before if row.direction == "higher" else 1 / after_over_before
-            changed = _changed(item, items[previous])
+            changed = changed_fields(item, items[previous])
             entries.append(LedgerEntry(number, previous, book, before.value, cell.value, gain, changed))
             by_book[book] = by_book.get(book, Fraction(1)) * gain
             total *= gain

@@ -3,7 +3,7 @@ compared runs must share."""
 
 from __future__ import annotations
 
-from app.domain.comparison import FROZEN_FIELDS
+from app.domain.comparison_items import FROZEN_FIELDS
 from app.domain.lint import ANALYSIS_CHECKS, CHECKS
 from app.domain.lint_facts import FACTS
 

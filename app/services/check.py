@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from app.domain.comparison import FROZEN_FIELDS, metric_direction
+from app.domain.comparison_items import FROZEN_FIELDS
+from app.domain.comparison_metrics import metric_direction
 from app.domain.errors import InvalidInput
 from app.domain.run import HIGHER_IS_BETTER, LOWER_IS_BETTER, METRIC_UNITS, STATS, Finding
 from app.services.context import Context

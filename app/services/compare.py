@@ -17,9 +17,9 @@ from pydantic import Discriminator, Field, Tag
 
 from app import __version__
 from app.catalog.codec import hardware_to_json, model_to_json
-from app.domain import comparison as domain
 from app.domain.collectives import bus_bandwidth
-from app.domain.comparison import BOOKS, Comparison, Item, Value, compare, estimate_values
+from app.domain.comparison import compare, estimate_values
+from app.domain.comparison_items import BOOKS, Book, Cell, Comparison, Item, Ledger, Value
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
 from app.domain.hardware import HardwareProfile
 from app.domain.lint_subject import Subject
@@ -650,7 +650,7 @@ def result_json(result: Comparison) -> dict[str, Any]:
     }
 
 
-def _cell_json(cell: domain.Cell) -> dict[str, Any]:
+def _cell_json(cell: Cell) -> dict[str, Any]:
     return {
         "value": cell.value,
         "kind": cell.kind,
@@ -664,7 +664,7 @@ def _cell_json(cell: domain.Cell) -> dict[str, Any]:
     }
 
 
-def _ledger_json(ledger: domain.Ledger) -> dict[str, Any]:
+def _ledger_json(ledger: Ledger) -> dict[str, Any]:
     return {
         "metric": ledger.metric,
         "label": ledger.label,
@@ -687,7 +687,7 @@ def _ledger_json(ledger: domain.Ledger) -> dict[str, Any]:
     }
 
 
-def _gain(by_book: Mapping[domain.Book, Fraction], book: domain.Book) -> Fraction:
+def _gain(by_book: Mapping[Book, Fraction], book: Book) -> Fraction:
     return by_book.get(book, Fraction(1))
 
 

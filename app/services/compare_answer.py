@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from app.domain.comparison import Value
+from app.domain.comparison_items import Value
 from app.domain.hardware import HardwareProfile
 from app.domain.model import ModelSpec
 from app.services.contracts import BoundRequest

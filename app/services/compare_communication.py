@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from app.domain.comparison import Value
+from app.domain.comparison_items import Value
 from app.services.communication import estimate_exposed, estimate_overlap, estimate_pipeline
 from app.services.communication_answers import exposed_json, overlap_json, pipeline_json
 from app.services.communication_page import KIND_WORDS, SCHEDULE_WORDS

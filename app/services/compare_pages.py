@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from app.domain.comparison import Value
+from app.domain.comparison_items import Value
 from app.services.compare_answer import Answered, Figure
 from app.services.context import Context
 from app.services.contracts import Contract, KvRequest, MemoryRequest, MoeRequest

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from app.domain.comparison import metric_label
+from app.domain.comparison_metrics import metric_label
 from app.domain.errors import DomainError
 from app.importers.base import UnreadableUpload
 from app.services.check import SERIES, CheckRequest, check_run

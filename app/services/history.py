@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from app.domain.comparison import metric_direction, metric_label, metric_unit, split_key
+from app.domain.comparison_metrics import metric_direction, metric_label, metric_unit, split_key
 from app.domain.errors import InvalidInput
 from app.services import run_json
 from app.services import runs as run_service

@@ -7,17 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.domain.comparison import (
-    FROZEN_FIELDS,
-    Comparison,
-    Item,
-    Value,
-    compare,
-    estimate_values,
-    metric_direction,
-    metric_label,
-    times,
-)
+from app.domain.comparison import compare, estimate_values
+from app.domain.comparison_items import FROZEN_FIELDS, Comparison, Item, Value, times
+from app.domain.comparison_metrics import metric_direction, metric_label
 from app.domain.errors import InvalidInput
 from app.domain.run import METRIC_UNITS
 

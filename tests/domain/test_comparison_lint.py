@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.domain.comparison import Item, Value, compare
+from app.domain.comparison import compare
+from app.domain.comparison_items import Item, Value
 
 
 def run(label: str, tokens: float, frozen: dict | None = None, **more) -> Item:

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 from pydantic import ValidationError
 
 from app.charts.run_history import HistoryChange, HistoryPoint, run_history
-from app.domain.comparison import metric_label, metric_unit, split_key
+from app.domain.comparison_metrics import metric_label, metric_unit, split_key
 from app.domain.errors import InvalidInput
 from app.services.check import LAST, SERIES, CheckRequest, check_run, rule_metrics
 from app.services.context import Context
