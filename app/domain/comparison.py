@@ -29,9 +29,7 @@ from app.domain.comparison_items import (
     changed_fields,
     differences_of,
     disagree,
-    percent,
     quoted,
-    times,
     unlike,
 )
 from app.domain.comparison_metrics import (
@@ -44,6 +42,7 @@ from app.domain.comparison_metrics import (
 )
 from app.domain.errors import InvalidInput
 from app.domain.run import METRIC_UNITS, STATS
+from app.domain.words import factor_text, share_text
 
 SAME_WITHIN = 0.005
 """Relative difference below which two values are called the same; a printed ratio would read 1.00."""
@@ -246,21 +245,21 @@ def _of_bound(
     subject = "reaches" if value.kind == "measured" else "baseline reaches"
     target = f"of the {other}" if value.kind == "measured" else "of it"
     if share > 1 + 1e-9 and not is_expected and direction is not None:
-        words = f"{subject} {percent(share)} {target}: a contradiction to explain"
+        words = f"{subject} {share_text(share)} {target}: a contradiction to explain"
         return Cell(
             value.value, value.kind, ratio, "contradiction", words, of_bound=share, low=value.low, high=value.high
         )
-    words = f"{subject} {percent(share)} {target}"
+    words = f"{subject} {share_text(share)} {target}"
     return Cell(value.value, value.kind, ratio, "of_bound", words, of_bound=share, low=value.low, high=value.high)
 
 
 def _judged(ratio: float, direction: Direction | None) -> tuple[Verdict, str]:
     if abs(ratio - 1) < SAME_WITHIN:
-        return "same", f"{times(ratio)}, the same"
+        return "same", f"{factor_text(ratio)}, the same"
     if direction is None:
-        return "changed", times(ratio)
+        return "changed", factor_text(ratio)
     better = (ratio > 1) == (direction == "higher")
-    return ("better" if better else "worse"), f"{times(ratio)}, {'better' if better else 'worse'}"
+    return ("better" if better else "worse"), f"{factor_text(ratio)}, {'better' if better else 'worse'}"
 
 
 def _headline(rows: Sequence[Row], baseline: int) -> str | None:
@@ -320,13 +319,13 @@ def _claim(label: str, cell: Cell, row: Row, base: str) -> str:
     if cell.of_bound is not None:
         measured, estimate = (label, base) if cell.kind == "measured" else (base, label)
         what = "expected figure" if "expected" in row.name else "bound"
-        said = f"{quoted(measured)} reaches {percent(cell.of_bound)} of the {what} {quoted(estimate)} in {row.label}"
+        said = f"{quoted(measured)} reaches {share_text(cell.of_bound)} of the {what} {quoted(estimate)} in {row.label}"
         return said + (", which cannot be: something stated is wrong" if cell.verdict == "contradiction" else "")
     by = {"bound": "By their bounds, ", "expected": "By what is expected, ", "measured": ""}[cell.kind]
     if cell.verdict == "same":
         return f"{by}{quoted(label)} and {quoted(base)} have the same {row.label}"
     verb = {"higher": "reaches", "lower": "takes", None: "has"}[row.direction]
-    return f"{by}{quoted(label)} {verb} {times(cell.ratio)} the {row.label} of {quoted(base)}"
+    return f"{by}{quoted(label)} {verb} {factor_text(cell.ratio)} the {row.label} of {quoted(base)}"
 
 
 # ---- ledger ---------------------------------------------------------------------------------------------------------

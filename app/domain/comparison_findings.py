@@ -13,13 +13,12 @@ from app.domain.comparison_items import (
     Item,
     Row,
     disagree,
-    percent,
     quoted,
     stated_text,
-    times,
     unlike,
 )
 from app.domain.run import Finding
+from app.domain.words import factor_text, share_text
 
 
 def findings_of(
@@ -243,7 +242,7 @@ def _noise(items: Sequence[Item], baseline: int, headline: Row | None, others: S
             within.append((items[number], pooled))
     found = []
     if within:
-        said = "; ".join(f"{quoted(item.label)} (runs vary by {percent(pooled)})" for item, pooled in within[:4])
+        said = "; ".join(f"{quoted(item.label)} (runs vary by {share_text(pooled)})" for item, pooled in within[:4])
         found.append(
             Finding(
                 "BC-09",
@@ -289,8 +288,8 @@ def _above_share(base: Item, headline: Row | None, others: Sequence[tuple[int, I
                 Finding(
                     "BC-12",
                     "info",
-                    f"{quoted(item.label)} gains {times(gain)}, but the changed part is {percent(share)} of the step "
-                    f"and allows {times(ceiling)} at most: something else changed too.",
+                    f"{quoted(item.label)} gains {factor_text(gain)}, but the changed part is {share_text(share)} of "
+                    f"the step and allows {factor_text(ceiling)} at most: something else changed too.",
                     (headline.key, "changed_share"),
                 )
             )

@@ -231,23 +231,6 @@ def phases_of(item: Item) -> frozenset[str]:
 # ---- words of sentences and findings ---------------------------------------------------------------------------------
 
 
-def times(ratio: float) -> str:
-    """A factor with three significant digits: 1.2449 is "1.24×"."""
-    if ratio >= 1000:
-        return f"{ratio:,.0f}×"
-    if ratio < 0.001:
-        return f"{ratio:.2g}×"
-    digits = max(0, 2 - math.floor(math.log10(float(f"{ratio:.3g}"))))
-    return f"{ratio:.{min(digits, 5)}f}×"
-
-
-def percent(share: float) -> str:
-    size = share * 100
-    if 99 <= size < 100:
-        return f"{math.floor(size * 10) / 10:.1f}\u202f%"
-    return f"{size:.0f}\u202f%" if size >= 9.95 else f"{size:.2g}\u202f%"
-
-
 def quoted(label: str) -> str:
     return f"“{label}”"
 

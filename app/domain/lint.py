@@ -19,7 +19,7 @@ from app.domain.kernels import short_name
 from app.domain.lint_subject import Subject
 from app.domain.precision import PRECISIONS
 from app.domain.run import Finding, Metric, Severity
-from app.domain.run_analysis import time_text
+from app.domain.words import time_text
 
 ROUNDING = 1 + 1e-9
 RATE_TOLERANCE = 0.02

@@ -33,7 +33,7 @@ from app.domain.hardware import HardwareProfile
 from app.domain.levers.base import LeverRequest
 from app.domain.levers.registry import LEVERS
 from app.domain.model import STATE_MIXERS, ModelSpec
-from app.domain.run_analysis import BoundRow, share_text, time_text
+from app.domain.run_analysis import BoundRow
 from app.domain.tree_evidence import (
     Sums,
     all_reduce_share,
@@ -46,6 +46,7 @@ from app.domain.tree_evidence import (
     strongest,
     with_derived,
 )
+from app.domain.words import share_text, time_text
 from app.domain.workload import Workload
 from app.services.communication import link_models
 from app.services.context import Context

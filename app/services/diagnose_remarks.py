@@ -10,7 +10,7 @@ from typing import Any, Literal
 from app.domain.decision_tree import Evidence, Tree, TreeMetric, Trees, Value
 from app.domain.memory import MemoryUse
 from app.domain.model import STATE_MIXERS, ModelSpec
-from app.domain.run_analysis import share_text
+from app.domain.words import share_text
 from app.services.diagnose_words import limit_words, value_text
 
 ROUNDING = 1e-9

@@ -12,7 +12,7 @@ from app.domain.levers.base import Lever, LeverRequest
 from app.domain.levers.registry import LEVERS
 from app.domain.lower_bound import CeilingChoice
 from app.domain.model import ModelSpec
-from app.domain.run_analysis import share_text
+from app.domain.words import share_text
 from app.domain.workload import Workload
 from app.services.diagnose_words import TIMES
 from app.services.estimate import BoundEstimate, LedgerRow, bound_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.domain.decision_tree import TreeMetric, Value
-from app.domain.run_analysis import share_text
+from app.domain.words import share_text
 
 TIMES: frozenset[str] = frozenset(
     {

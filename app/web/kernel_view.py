@@ -16,7 +16,7 @@ from app.charts.kernels import (
 )
 from app.domain.hardware import HardwareProfile
 from app.domain.kernels import FAMILY_TITLES, short_name
-from app.domain.run_analysis import share_text
+from app.domain.words import share_text
 from app.services import kernels
 from app.services.context import Context
 from app.services.kernels import KernelComparison, KernelQuery, KernelRow

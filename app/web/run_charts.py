@@ -7,7 +7,9 @@ from typing import Any
 from app.charts.run_points import PointOfLine, run_points, value_words
 from app.charts.run_series import SeriesPoint, run_series
 from app.domain.run import ParsedRun
-from app.domain.run_analysis import WHAT_WORDS, BoundRow, share_text
+from app.domain.run_analysis import BoundRow
+from app.domain.run_steps import WHAT_WORDS
+from app.domain.words import share_text
 from app.services.run_points import PointChart, best_point
 from app.services.run_sweep import Sweep
 from app.services.runs import RunView

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.charts.kv import length_spread
 from app.domain.run import METRIC_UNITS, STATS, Metric, ParsedRun
-from app.domain.run_analysis import WHAT_WORDS
+from app.domain.run_steps import WHAT_WORDS
 from app.services import runs
 from app.services.run_lengths import length_summaries
 from app.services.runs import RunView

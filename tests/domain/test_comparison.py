@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from app.domain.comparison import compare, estimate_values
-from app.domain.comparison_items import FROZEN_FIELDS, Comparison, Item, Value, times
+from app.domain.comparison_items import FROZEN_FIELDS, Comparison, Item, Value
 from app.domain.comparison_metrics import metric_direction, metric_label
 from app.domain.errors import InvalidInput
 from app.domain.run import METRIC_UNITS
+from app.domain.words import factor_text
 
 SERVE = {
     "mode": "serve",
@@ -348,7 +349,7 @@ def test_every_metric_has_words_and_factors_have_three_digits() -> None:
     assert all(metric_label(name) != name for name in METRIC_UNITS if "_" in name)
     assert metric_direction("ttft_s.p99") == "lower"
     assert metric_direction("request_rate_per_s") is None
-    assert [times(x) for x in (1.2449, 0.8, 12.34, 0.01234, 1234.5, 0.99996)] == [
+    assert [factor_text(x) for x in (1.2449, 0.8, 12.34, 0.01234, 1234.5, 0.99996)] == [
         "1.24×",
         "0.800×",
         "12.3×",

@@ -15,7 +15,8 @@ import pytest
 from app.domain.hardware import HardwareProfile, Link
 from app.domain.model import Attention, DenseMlp, LayerGroup, ModelSpec
 from app.domain.run import Metric, ParsedRun, RunWorkload
-from app.domain.run_analysis import BoundRow, analyse_run, share_text, time_text
+from app.domain.run_analysis import BoundRow, analyse_run
+from app.domain.words import share_text, time_text
 
 TINY = ModelSpec(
     id="tiny",
