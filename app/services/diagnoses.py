@@ -9,7 +9,8 @@ from app import __version__
 from app.domain.errors import InvalidInput
 from app.services.compare import checked_notes, checked_text
 from app.services.context import Context
-from app.services.diagnose import MAX_TITLE, DiagnosisRequest, diagnose, diagnosis_json
+from app.services.diagnose import MAX_TITLE, DiagnosisRequest, diagnose
+from app.services.diagnose_json import diagnosis_json
 from app.services.diagnose_words import value_text
 from app.services.share import share_json
 from app.storage import diagnoses

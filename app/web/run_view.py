@@ -17,7 +17,7 @@ from app.importers import guide
 from app.services import run_json, runs
 from app.services.ceilings import measured_ceilings
 from app.services.context import Context
-from app.services.diagnose import triage_json
+from app.services.diagnose_json import triage_json
 from app.services.history import place_of
 from app.services.run_lengths import lengths_of_run
 from app.services.run_points import point_charts, points_table, step_charts, sweep_of

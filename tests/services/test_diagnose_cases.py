@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from app.services.context import Context
-from app.services.diagnose import DiagnosisRequest, diagnose, diagnosis_json
+from app.services.diagnose import DiagnosisRequest, diagnose
+from app.services.diagnose_json import diagnosis_json
 from app.services.upload_run import upload_file
 
 UPLOADS = Path(__file__).parents[1] / "fixtures" / "uploads"

@@ -10,7 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.services.context import Context
-from app.services.diagnose import DiagnosisRequest, diagnose, diagnosis_json
+from app.services.diagnose import DiagnosisRequest, diagnose
+from app.services.diagnose_json import diagnosis_json
 from app.services.upload_run import upload_file
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.services.diagnose import SCENARIO_ORDER
+from app.services.diagnose_trees import SCENARIO_ORDER
 
 LONG = {
     "hardware": "nvidia-h100-sxm",

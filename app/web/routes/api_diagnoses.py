@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 
-from app.services import diagnose, diagnoses, share
+from app.services import diagnose_trees, diagnoses, share
 from app.services.diagnose import DiagnosisRequest, ScenarioName
 from app.services.share import ShareRequest
 from app.web import share_links
@@ -178,9 +178,9 @@ class MovedAnswer(Loose):
 def list_scenarios(ctx: Ctx) -> Response:
     """The roots of the trees with their questions, thresholds and directions, the metrics that they read, and the
     symptom table."""
-    items = diagnose.scenarios_json(ctx)
-    metrics = [diagnose.metric_json(metric) for metric in ctx.catalog.trees.metrics.values()]
-    symptoms = diagnose.symptoms_json(ctx)
+    items = diagnose_trees.scenarios_json(ctx)
+    metrics = [diagnose_trees.metric_json(metric) for metric in ctx.catalog.trees.metrics.values()]
+    symptoms = diagnose_trees.symptoms_json(ctx)
     answer = {"items": items, "next": None, "total": len(items), "metrics": metrics, "symptoms": symptoms}
     return FiniteJSONResponse(answer)
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from app.domain.errors import InvalidInput
-from app.services import diagnose, diagnoses, run_list, runs, share
+from app.services import diagnose, diagnose_json, diagnose_trees, diagnoses, run_list, runs, share
 from app.services.context import Context
 from app.services.run_list import RunQuery
 from app.services.share import ShareRequest
@@ -46,7 +46,7 @@ def _walk_page(request: Request, ctx: Context, form: DiagnoseForm, status: int =
         return _picker(request, ctx, form, 422 if form.errors else status)
     problems = list(form.errors.values())
     try:
-        found = diagnose.diagnosis_json(ctx, diagnose.diagnose(ctx, form.request(ctx)))
+        found = diagnose_json.diagnosis_json(ctx, diagnose.diagnose(ctx, form.request(ctx)))
     except (ValidationError, InvalidInput) as error:
         return _picker(request, ctx, form, 422, [*problems, _words(error)])
     known = {item["name"] for item in found["evidence"] if item["kind"] in ("user", "measured") and not item["limit"]}
@@ -92,8 +92,8 @@ def _picker(
         {
             "form": form,
             "problems": [*form.errors.values()] if problems is None else problems,
-            "scenarios": diagnose.ordered(ctx.catalog.trees),
-            "symptoms": diagnose.symptoms_json(ctx),
+            "scenarios": diagnose_trees.ordered(ctx.catalog.trees),
+            "symptoms": diagnose_trees.symptoms_json(ctx),
             "offered": _offered(ctx),
             "chosen": chosen,
             "saved": saved,
