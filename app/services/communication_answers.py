@@ -7,18 +7,9 @@ from typing import Any
 
 from app.domain.hardware import HardwareProfile
 from app.domain.overlap import Segment
-from app.services.communication import (
-    LEVEL_WORDS,
-    AlgorithmRow,
-    CollectiveEstimate,
-    ContextParallelEstimate,
-    ExposedEstimate,
-    LinkFact,
-    MeasuredPoint,
-    OverlapEstimate,
-    PipelineEstimate,
-    ShardingEstimate,
-)
+from app.services.communication import AlgorithmRow, CollectiveEstimate, LinkFact, MeasuredPoint
+from app.services.communication_layouts import ContextParallelEstimate, PipelineEstimate, ShardingEstimate
+from app.services.communication_overlap import LEVEL_WORDS, ExposedEstimate, OverlapEstimate
 from app.services.estimate import expected_json, sources_of
 
 MOST_SEGMENTS = 4000

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.services import communication as service
 from app.services import communication_answers as answers
+from app.services.communication import estimate_collective
+from app.services.communication_layouts import estimate_context_parallel, estimate_pipeline, estimate_sharding
+from app.services.communication_overlap import estimate_exposed, estimate_overlap
 from app.services.communication_requests import (
     CollectiveRequest,
     ContextParallelRequest,
@@ -241,7 +243,7 @@ def answer(ctx: Context, question: Question, values: Values) -> PageAnswer:
 
 
 def _answer_collective(ctx: Context, question: Question, body: dict[str, Any]) -> PageAnswer:
-    found = service.estimate_collective(ctx, CollectiveRequest.model_validate(body))
+    found = estimate_collective(ctx, CollectiveRequest.model_validate(body))
     result = answers.collective_json(found)
     name = KIND_WORDS[found.request.kind]
     how = {
@@ -283,7 +285,7 @@ def _answer_collective(ctx: Context, question: Question, body: dict[str, Any]) -
 
 
 def _answer_overlap(ctx: Context, question: Question, body: dict[str, Any]) -> PageAnswer:
-    found = service.estimate_overlap(ctx, OverlapRequest.model_validate(body))
+    found = estimate_overlap(ctx, OverlapRequest.model_validate(body))
     result = answers.overlap_json(found)
     serial, chunked = found.level("L0"), found.level("L2")
     word = KIND_WORDS[found.request.kind].split(" ", 1)[1]
@@ -307,7 +309,7 @@ def _answer_overlap(ctx: Context, question: Question, body: dict[str, Any]) -> P
 
 
 def _answer_exposed(ctx: Context, question: Question, body: dict[str, Any]) -> PageAnswer:
-    found = service.estimate_exposed(ctx, ExposedRequest.model_validate(body))
+    found = estimate_exposed(ctx, ExposedRequest.model_validate(body))
     headline = (
         f"{time_words(found.exposed)} of the step is exposed communication, {found.share:.1%} of its "
         f"{time_words(found.step)}."
@@ -328,7 +330,7 @@ def _answer_exposed(ctx: Context, question: Question, body: dict[str, Any]) -> P
 
 
 def _answer_sharding(ctx: Context, question: Question, body: dict[str, Any]) -> PageAnswer:
-    found = service.estimate_sharding(ctx, ShardingRequest.model_validate(body))
+    found = estimate_sharding(ctx, ShardingRequest.model_validate(body))
     first, last = found.stages[0], found.stages[3]
     headline = (
         f"ZeRO 3 takes a device from {size_words(first.estimate.memory.peak)} to "
@@ -355,7 +357,7 @@ def _answer_sharding(ctx: Context, question: Question, body: dict[str, Any]) -> 
 
 
 def _answer_pipeline(ctx: Context, question: Question, body: dict[str, Any]) -> PageAnswer:
-    found = service.estimate_pipeline(PipelineRequest.model_validate(body))
+    found = estimate_pipeline(PipelineRequest.model_validate(body))
     line = found.timeline
     best = min(found.others, key=lambda other: other[2].total)
     headline = (
@@ -374,7 +376,7 @@ def _answer_pipeline(ctx: Context, question: Question, body: dict[str, Any]) -> 
 
 
 def _answer_context(ctx: Context, question: Question, body: dict[str, Any]) -> PageAnswer:
-    found = service.estimate_context_parallel(ctx, ContextParallelRequest.model_validate(body))
+    found = estimate_context_parallel(ctx, ContextParallelRequest.model_validate(body))
     ring, gathered = found.rows[0], found.rows[1]
     headline = (
         f"A ring's hop over {found.slowest.name} "

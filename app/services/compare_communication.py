@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from app.domain.comparison_items import Value
-from app.services.communication import estimate_exposed, estimate_overlap, estimate_pipeline
 from app.services.communication_answers import exposed_json, overlap_json, pipeline_json
+from app.services.communication_layouts import estimate_pipeline
+from app.services.communication_overlap import estimate_exposed, estimate_overlap
 from app.services.communication_page import KIND_WORDS, SCHEDULE_WORDS
 from app.services.communication_requests import ExposedRequest, OverlapRequest, PipelineRequest
 from app.services.compare_answer import Answered, Figure

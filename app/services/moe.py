@@ -35,7 +35,7 @@ from app.domain.moe_pipeline import (
 from app.domain.overlap import rate_of_units
 from app.domain.workload import Parallel, Workload
 from app.services import what_if
-from app.services.communication import share_of_units, units_note
+from app.services.communication_overlap import share_of_units, units_note
 from app.services.context import Context
 from app.services.contracts import BoundRequest, MoeRequest
 from app.services.estimate import (

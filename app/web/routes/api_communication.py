@@ -7,8 +7,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Response
 from pydantic import Field
 
-from app.services import communication as service
 from app.services import communication_answers as answers
+from app.services.communication import estimate_collective
+from app.services.communication_layouts import estimate_context_parallel, estimate_pipeline, estimate_sharding
+from app.services.communication_overlap import estimate_exposed, estimate_overlap
 from app.services.communication_requests import (
     CollectiveRequest,
     ContextParallelRequest,
@@ -245,13 +247,13 @@ def collective(ctx: Ctx, request: Annotated[CollectiveRequest, Body(openapi_exam
     `bytes` is the whole array, as nccl-tests counts its size. `links` replaces the start-up costs and the share of a
     link's rate that large messages reach; without it the profile's measured bandwidth, or stated defaults, are taken.
     """
-    return FiniteJSONResponse(answers.collective_json(service.estimate_collective(ctx, request)))
+    return FiniteJSONResponse(answers.collective_json(estimate_collective(ctx, request)))
 
 
 @router.post("/overlap", summary="A collective beside a product", response_model=OverlapAnswer)
 def overlap(ctx: Ctx, request: Annotated[OverlapRequest, Body(openapi_examples=_OVERLAP)]) -> Response:
     """Timelines of a product and its collective at four levels of overlap, and the time over numbers of chunks."""
-    return FiniteJSONResponse(answers.overlap_json(service.estimate_overlap(ctx, request)))
+    return FiniteJSONResponse(answers.overlap_json(estimate_overlap(ctx, request)))
 
 
 @router.post("/exposed-communication", summary="Exposed communication of a step", response_model=ExposedAnswer)
@@ -260,22 +262,22 @@ def exposed(ctx: Ctx, request: Annotated[ExposedRequest, Body(openapi_examples=_
 
     A run gives `step_time_s` and, among its evidence, `compute_only_s` and `other_s`.
     """
-    return FiniteJSONResponse(answers.exposed_json(service.estimate_exposed(ctx, request)))
+    return FiniteJSONResponse(answers.exposed_json(estimate_exposed(ctx, request)))
 
 
 @router.post("/sharding", summary="ZeRO stages of a training step", response_model=ShardingAnswer)
 def sharding(ctx: Ctx, request: Annotated[ShardingRequest, Body(openapi_examples=_SHARDING)]) -> Response:
     """Memory and traffic of ZeRO stages 0 to 3, and whether stage 3 hides its gathers behind compute."""
-    return FiniteJSONResponse(answers.sharding_json(service.estimate_sharding(ctx, request)))
+    return FiniteJSONResponse(answers.sharding_json(estimate_sharding(ctx, request)))
 
 
 @router.post("/pipeline", summary="A pipeline schedule", response_model=PipelineAnswer)
 def pipeline(request: Annotated[PipelineRequest, Body(openapi_examples=_PIPELINE)]) -> Response:
     """A simulated training step of a pipeline: its bubble, what each stage holds in flight, and its timeline."""
-    return FiniteJSONResponse(answers.pipeline_json(service.estimate_pipeline(request)))
+    return FiniteJSONResponse(answers.pipeline_json(estimate_pipeline(request)))
 
 
 @router.post("/context-parallel", summary="Ring against all-to-all", response_model=ContextParallelAnswer)
 def context_parallel(ctx: Ctx, request: Annotated[ContextParallelRequest, Body(openapi_examples=_CONTEXT)]) -> Response:
     """What context parallelism sends in a prefill or training step, and whether attention hides a ring's hops."""
-    return FiniteJSONResponse(answers.context_parallel_json(service.estimate_context_parallel(ctx, request)))
+    return FiniteJSONResponse(answers.context_parallel_json(estimate_context_parallel(ctx, request)))
