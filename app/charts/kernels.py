@@ -116,15 +116,32 @@ class RoofKernel:
     l2_bytes: float | None
     precision: str | None
     counted: bool
+    l2_busy: float | None = None
+    """Throughput of the busiest part of the L2, as a share of that part's peak."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountedRoof:
+    """The most that a level could move, B/s, as the report's counters tell it; `least`: it may be more."""
+
+    rate: float
+    least: bool
 
 
 def kernel_roofline(
-    kernels: Sequence[RoofKernel], profile: HardwareProfile | None, *, title: str, caption: str = ""
+    kernels: Sequence[RoofKernel],
+    profile: HardwareProfile | None,
+    *,
+    dram: CountedRoof | None = None,
+    l2: CountedRoof | None = None,
+    title: str,
+    caption: str = "",
 ) -> ChartSpec | None:
     """Measured kernels at their intensity and rate: once over device-memory bytes, once over L2 bytes.
 
     A kernel's two points lie at one height; the distance between them is what the L2 saves. Roofs are the linked
-    device's vendor peaks, with what was achieved dashed; without a device there are points only. None without a point.
+    device's vendor peaks, with what was achieved dashed; the roof of the L2, and without a device that of its memory,
+    is what the counters tell (dotted: at least that). None without a point.
     """
     levels = (
         ("DRAM", "circle", [(k, k.flop / k.hbm_bytes) for k in kernels if k.flop > 0 and k.hbm_bytes]),
@@ -135,13 +152,25 @@ def kernel_roofline(
         return None
     peaks = _peaks(kernels, profile)
     memory = profile.memory_bandwidth if profile is not None else None
+    if memory is None and dram is not None:
+        memory = dram.rate
+    else:
+        dram = None
+    l2 = l2 if levels[1][2] else None
     xs, ys = [x for _, x, _ in points], [y for _, _, y in points]
-    if memory is not None:
-        xs += [rate / memory for _, rate in peaks]
+    for bandwidth in (memory, l2.rate if l2 is not None else None):
+        if bandwidth is not None:
+            xs += [rate / bandwidth for _, rate in peaks]
     ys += [rate for _, rate in peaks]
     x_low, x_high = decade(min(xs) / 1.5, math.floor), decade(max(xs) * 1.5, math.ceil)
     y_low, y_high = decade(min(ys) / 1.5, math.floor), max(ys) * 3
-    traces, notes = _roofs(profile, peaks, memory, x_low, x_high, y_low)
+    area = (x_low, x_high, y_low, y_high)
+    traces, notes = _roofs(profile, peaks, memory, area, least=dram is not None and dram.least)
+    if l2 is not None:
+        dash, before = ("dot", "At least ") if l2.least else ("solid", "")
+        line, note = _slope("L2", l2.rate, peaks, area, "other", dash, before, named_at=0.8)
+        traces.append(line)
+        notes.append(note)
     labelled = _labelled(levels[0][2] or levels[1][2])
     for level, symbol, found in levels:
         shown = [(k, x) for k, x in found if k.time > 0]
@@ -177,7 +206,15 @@ def kernel_roofline(
             None if k.hbm_bytes is None or k.time <= 0 else k.hbm_bytes / k.time,
             None if k.hbm_bytes is None or memory is None or k.time <= 0 else k.hbm_bytes / k.time / memory,
             None if not k.hbm_bytes else k.flop / k.hbm_bytes,
-            None if not k.l2_bytes else k.flop / k.l2_bytes,
+            *(
+                (
+                    None if k.l2_bytes is None or k.time <= 0 else k.l2_bytes / k.time,
+                    None if k.l2_bytes is None or l2 is None or k.time <= 0 else k.l2_bytes / k.time / l2.rate,
+                    None if not k.l2_bytes else k.flop / k.l2_bytes,
+                )
+                if levels[1][2]
+                else ()
+            ),
         ]
         for k in kernels
     ]
@@ -203,7 +240,15 @@ def kernel_roofline(
                 {"label": "DRAM", "unit": "B/s"},
                 {"label": "Of DRAM peak", "unit": "ratio"},
                 {"label": "FLOP per DRAM byte", "numeric": True},
-                {"label": "FLOP per L2 byte", "numeric": True},
+                *(
+                    (
+                        {"label": "L2", "unit": "B/s"},
+                        {"label": "Of L2 peak", "unit": "ratio"},
+                        {"label": "FLOP per L2 byte", "numeric": True},
+                    )
+                    if levels[1][2]
+                    else ()
+                ),
             ],
             "rows": rows,
         },
@@ -233,6 +278,11 @@ def _hover(kernel: RoofKernel, level: str, intensity: float) -> str:
         f"{with_prefix(kernel.flop / kernel.time, 'FLOP/s')}, "
         f"{with_prefix(size / kernel.time, 'B/s')} {level} ({what})<br>"
         f"{short(intensity)} FLOP per {level} byte"
+        + (
+            f"<br>busiest part of the L2 at {kernel.l2_busy:.0%}"
+            if level == "L2" and kernel.l2_busy is not None
+            else ""
+        )
     )
 
 
@@ -245,30 +295,50 @@ def _peaks(kernels: Sequence[RoofKernel], profile: HardwareProfile | None) -> li
     return roof_lines({name: profile.peak[name] for name in wanted if name is not None})
 
 
+def _slope(
+    name: str,
+    bandwidth: float,
+    peaks: Sequence[tuple[str, float]],
+    area: tuple[float, float, float, float],
+    resource: str,
+    dash: str,
+    before: str = "",
+    named_at: float = 0.5,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A roof of a level of memory up to the highest peak, or to the edge of the drawing, and its name.
+
+    `named_at` is the part of the line, from its foot, beside which the name stands.
+    """
+    x_low, x_high, y_low, y_high = area
+    start = max(x_low, y_low / bandwidth)
+    end = peaks[-1][1] / bandwidth if peaks else min(x_high, y_high / bandwidth)
+    line = slope(name, bandwidth, start, max(end, start), solid=True)
+    line["line"] = {**line["line"], "color": RESOURCE_TOKENS[resource], "dash": dash}
+    text = f"{before}{name} {with_prefix(bandwidth, 'B/s')}"
+    at = start ** (1 - named_at) * max(end, start) ** named_at
+    return line, {**note_at(at, at * bandwidth, text, resource), "xanchor": "right", "yshift": 8}
+
+
 def _roofs(
     profile: HardwareProfile | None,
     peaks: Sequence[tuple[str, float]],
     memory: float | None,
-    x_low: float,
-    x_high: float,
-    y_low: float,
+    area: tuple[float, float, float, float],
+    *,
+    least: bool,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     traces: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
-    if profile is None:
-        return traces, notes
-    top = max((rate for _, rate in peaks), default=None)
+    x_low, x_high, y_low, _ = area
     if memory is not None:
-        end = x_high if top is None else top / memory
-        start = max(x_low, y_low / memory)
-        traces.append(slope("DRAM", memory, start, end, solid=True))
-        at = math.sqrt(start * max(end, start))
-        notes.append(
-            {**note_at(at, at * memory, f"DRAM {with_prefix(memory, 'B/s')}", "hbm"), "xanchor": "right", "yshift": 8}
-        )
-        reached = profile.achievable_memory_bandwidth
-        if reached is not None and top is not None:
-            traces.append(slope("DRAM, achieved", reached, start, top / reached, solid=False))
+        dash, before = ("dot", "At least ") if least else ("solid", "")
+        line, note = _slope("DRAM", memory, peaks, area, "hbm", dash, before)
+        traces.append(line)
+        notes.append(note)
+        reached = profile.achievable_memory_bandwidth if profile is not None else None
+        if reached is not None and peaks:
+            start = max(x_low, y_low / memory)
+            traces.append(slope("DRAM, achieved", reached, start, peaks[-1][1] / reached, solid=False))
     for name, rate in peaks:
         text = f"{name} {with_prefix(rate, 'FLOP/s')}"
         traces.append(

@@ -199,7 +199,7 @@ GUIDES: Mapping[str, Guide] = {
     "ncu-csv": Guide(
         "Nsight Compute",
         "ncu --set full -o report ./program && ncu --import report.ncu-rep --csv --page raw > kernels.csv",
-        "Kernels with time, FLOP, DRAM and L2 bytes from the counters.",
+        "Kernels with time, FLOP, DRAM and L2 bytes from the counters, and the peaks of DRAM and L2 that these tell.",
     ),
     "nsys-stats": Guide(
         "Nsight Systems",

@@ -4,7 +4,9 @@ A row is `{"name", "family", "count", "time_s", "share"}` and of these what the 
 `flop`, `hbm_bytes` and `l2_bytes` of all launches together (`work_from` says whether counters measured them or shapes
 imply them: bytes from shapes are the least possible); `precision`; `on_path_s` (time that it held the device alone, see
 app/domain/timeline.py), `gap_before_s` (idle time that it ended), `launch_delay_s` (mean, from the host's call to the
-start); `is_copy` for what the driver does without a kernel; further counters under the profiler's words.
+start); `dram_peak_bytes_per_s` and `l2_peak_bytes_per_s` as counters tell them, with `dram_peak_from` and
+`l2_peak_from` (peak, share, throughput); `is_copy` for what the driver does without a kernel; further counters under
+the profiler's words.
 """
 
 from __future__ import annotations

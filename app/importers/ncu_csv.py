@@ -2,6 +2,7 @@
 
 Both may stand in a program's output. A file holds one run whose kernels are its rows; launches of one name are added
 up. Bytes and FLOP are what the counters say: a kernel whose counters leave part of its arithmetic out has no FLOP.
+The peak rates of DRAM and L2 at the clocks of the measurement are taken where the report tells them: see `_peak`.
 """
 
 from __future__ import annotations
@@ -58,6 +59,19 @@ _OTHERS: Final[Mapping[str, tuple[str, ...]]] = {
     "registers": ("Launch Statistics/Registers Per Thread", "launch__registers_per_thread"),
     "waves_per_sm": ("Launch Statistics/Waves Per SM", "launch__waves_per_multiprocessor"),
 }
+
+_OLD_NAMES: Final[Mapping[str, str]] = {
+    "Memory Frequency": "DRAM Frequency",
+    "SOL FB": "DRAM Throughput",
+    "SOL DRAM": "DRAM Throughput",
+    "SOL L2": "L2 Cache Throughput",
+    "SOL L2 Cache": "L2 Cache Throughput",
+    "SM [%]": "Compute (SM) Throughput",
+    "SOL SM": "Compute (SM) Throughput",
+    "Memory [%]": "Memory Throughput",
+    "SOL Memory": "Memory Throughput",
+}
+"""Words of the section "GPU Speed Of Light" until 2021, and what the newer "... Throughput" calls the same."""
 
 _DURATION: Final = ("GPU Speed Of Light Throughput/Duration", "gpu__time_duration.sum", "gpu__time_duration.avg")
 
@@ -187,6 +201,8 @@ def _launches(lines: list[str]) -> tuple[list[_Launch], list[Finding]]:
             metric = cells["Metric Name"].strip()
             if metric:
                 section = cells.get("Section Name", "").strip()
+                if section == "GPU Speed Of Light":
+                    section, metric = f"{section} Throughput", _OLD_NAMES.get(metric, metric)
                 _keep(launch, metric, cells.get("Metric Unit", ""), cells.get("Metric Value", ""), comma, section)
         else:
             for metric, text in cells.items():
@@ -242,6 +258,63 @@ def _l2_bytes(launch: _Launch) -> float | None:
         return launch.values["lts__t_bytes.sum"]
     sectors = launch.values.get("lts__t_sectors.sum")
     return None if sectors is None else sectors * _L2_SECTOR_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """Where a report tells how much a level of memory could move: `counters` are of its bytes (or 32-byte sectors)."""
+
+    key: str
+    unit: str
+    counters: tuple[tuple[str, float], ...]
+    clocks: tuple[str, ...]
+    ratio: str
+
+
+_LEVELS: Final = (
+    _Level(
+        "dram",
+        "dram",
+        (("dram__bytes.sum", 1.0), ("dram__bytes_read.sum", 1.0), ("dram__bytes_write.sum", 1.0)),
+        ("dram__cycles_elapsed.avg.per_second", "GPU Speed Of Light Throughput/DRAM Frequency"),
+        "dram_throughput",
+    ),
+    _Level(
+        "l2",
+        "lts",
+        (("lts__t_bytes.sum", 1.0), ("lts__t_sectors.sum", float(_L2_SECTOR_BYTES))),
+        ("lts__cycles_elapsed.avg.per_second",),
+        "l2_throughput",
+    ),
+)
+_LEAST_RATIO: Final = 0.01
+"""Shares of a peak below this are too coarsely rounded to divide by."""
+
+
+def _peak(launch: _Launch, level: _Level, moved: float | None) -> tuple[float, str] | None:
+    """The most that a level could move, B/s at the clocks of this launch, and how the report tells it.
+
+    "peak": the counter's own peak a cycle, times the clock; "share": the counter over its share of that peak;
+    "throughput": bytes over the level's throughput, which is that of its busiest part and therefore at most the peak.
+    """
+    values, time = launch.values, launch.first(_DURATION)
+    clock = launch.first(level.clocks)
+    if clock is None and time and f"{level.unit}__cycles_elapsed.avg" in values:
+        clock = values[f"{level.unit}__cycles_elapsed.avg"] / time
+    for counter, size in level.counters[:1] if level.key == "dram" else level.counters:
+        if clock and (a_cycle := values.get(f"{counter}.peak_sustained")):
+            return a_cycle * size * clock, "peak"
+    if not time:
+        return None
+    for counter, size in level.counters:
+        for statistic in ("sum", "avg"):
+            share = values.get(f"{counter.removesuffix('.sum')}.{statistic}.pct_of_peak_sustained_elapsed", 0.0)
+            if share >= _LEAST_RATIO and counter in values:
+                return values[counter] * size / time / share, "share"
+    busiest = launch.first(_RATIOS[level.ratio])
+    if moved and busiest is not None and busiest >= _LEAST_RATIO:
+        return moved / time / busiest, "throughput"
+    return None
 
 
 def _vector_flop(launch: _Launch) -> tuple[float, bool]:
@@ -303,6 +376,11 @@ def _row(name: str, launches: list[_Launch]) -> dict[str, Any]:
         if all(value is not None for value in values):
             row[key] = float(sum(value or 0.0 for value in values))
             row["work_from"] = "counters"
+    for level, moved in zip(_LEVELS, (sums["hbm_bytes"], sums["l2_bytes"]), strict=True):
+        told = [_peak(launch, level, size) for launch, size in zip(launches, moved, strict=True)]
+        if peaks := [peak for peak in told if peak is not None]:
+            firm = [peak for peak in peaks if peak[1] != "throughput"] or peaks
+            row[f"{level.key}_peak_bytes_per_s"], row[f"{level.key}_peak_from"] = max(firm)
     kinds = {kind for _, kind in done}
     if len(kinds) == 1 and (only := kinds.pop()) is not None and "flop" in row:
         row["precision"] = only

@@ -49,17 +49,24 @@ def number(text: str, decimal_comma: bool = False) -> float | None:
 
 
 def unit_factor(unit: str) -> tuple[float, str] | None:
-    """Factor to SI and the SI unit (s, B, B/s, Hz, 1) of a unit as profilers write it; None if unknown."""
+    """Factor to SI and the SI unit (s, B, B/s, B/cycle, Hz, 1) of a unit as profilers write it; None if unknown."""
     plain = unit.strip()
     lowered = plain.lower()
     if lowered in TIMES:
         return TIMES[lowered], "s"
     if lowered == "%":
         return 0.01, "1"
-    match = re.fullmatch(r"([kmgtp]?)(byte|b|hz)(/s(?:econd)?)?", lowered)
-    if match:
-        return PREFIXES[match[1]], "Hz" if match[2] == "hz" else "B/s" if match[3] else "B"
-    return None
+    match = re.fullmatch(r"([kmgtp]?)(byte|b|hz|cycle)(?:/(\w+))?", lowered)
+    if match is None:
+        return None
+    prefix, what, per = PREFIXES[match[1]], match[2], match[3]
+    if per is None:
+        return None if what == "cycle" else (prefix, "Hz" if what == "hz" else "B")
+    if per == "cycle":
+        return (prefix, "B/cycle") if what in ("byte", "b") else None
+    if per not in TIMES or what == "hz":
+        return None
+    return prefix / TIMES[per], "Hz" if what == "cycle" else "B/s"
 
 
 def csv_rows(

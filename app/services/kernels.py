@@ -84,6 +84,33 @@ _RATES: Mapping[str, Callable[[KernelRow], float | None]] = {
 SORTS: tuple[str, ...] = ("name", "family", *NUMBERS, *_RATES)
 
 
+PeakBasis = Literal["peak", "share", "throughput"]
+
+
+@dataclass(frozen=True, slots=True)
+class CounterPeak:
+    """The most that a level of memory could move at the clocks of the measurement, B/s, as a profiler's counters say.
+
+    "peak": the counter's peak a cycle times the clock; "share": bytes over time over the counter's share of its peak;
+    "throughput": bytes over time over the level's throughput, which is its busiest part's, so that the peak is at least
+    this.
+    """
+
+    bytes_per_s: float
+    basis: PeakBasis
+
+
+def counter_peak(rows: Iterable[KernelRow], level: Literal["dram", "l2"]) -> CounterPeak | None:
+    """The highest that a row tells, those that only bound it from below last; None where no row tells any."""
+    found: list[CounterPeak] = []
+    for row in rows:
+        rate, basis = _number(row.more.get(f"{level}_peak_bytes_per_s")), row.more.get(f"{level}_peak_from")
+        if rate and basis in ("peak", "share", "throughput"):
+            found.append(CounterPeak(rate, basis))
+    firm = [peak for peak in found if peak.basis != "throughput"]
+    return max(firm or found, key=lambda peak: peak.bytes_per_s, default=None)
+
+
 def rows_of(run: StoredRun) -> tuple[KernelRow, ...]:
     """The run's kernels as the file has them; what a harness of one's own wrote may lack anything but the name."""
     found = [_row(kernel) for kernel in run.parsed.kernels]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.charts.kernels import (
+    CountedRoof,
     FamilyTime,
     RoofKernel,
     TimelineBar,
@@ -383,6 +384,7 @@ def _roofline(rows: tuple[KernelRow, ...], hardware: HardwareProfile | None) -> 
             l2_bytes=row.l2_bytes,
             precision=row.precision,
             counted=row.work_from == "counters",
+            l2_busy=_share(row.more.get("l2_throughput")),
         )
         for row in kernels.sorted_rows(rows, "-time_s")
         if row.flop and row.time_s and (row.hbm_bytes or row.l2_bytes)
@@ -391,10 +393,13 @@ def _roofline(rows: tuple[KernelRow, ...], hardware: HardwareProfile | None) -> 
         return None
     counted = any(point.counted for point in points)
     device = hardware.name if hardware is not None else "no device linked"
+    dram, l2 = kernels.counter_peak(rows, "dram"), kernels.counter_peak(rows, "l2")
     return kernel_roofline(
         points,
         hardware,
-        title=_roofline_title(points, hardware),
+        dram=_counted(dram),
+        l2=_counted(l2),
+        title=_roofline_title(points, hardware, dram),
         caption=f"{device}; "
         + (
             "solid points over DRAM bytes, open ones over L2 bytes, both by counters"
@@ -405,16 +410,27 @@ def _roofline(rows: tuple[KernelRow, ...], hardware: HardwareProfile | None) -> 
     )
 
 
-def _roofline_title(points: list[RoofKernel], hardware: HardwareProfile | None) -> str:
+def _share(value: object) -> float | None:
+    return value if isinstance(value, float) and 0 <= value < 10 else None
+
+
+def _counted(peak: kernels.CounterPeak | None) -> CountedRoof | None:
+    return None if peak is None else CountedRoof(peak.bytes_per_s, peak.basis == "throughput")
+
+
+def _roofline_title(
+    points: list[RoofKernel], hardware: HardwareProfile | None, dram: kernels.CounterPeak | None
+) -> str:
     """What the kernel with the most time reaches of the roof that it is nearer to."""
     top = points[0]
     reached, moved = top.flop / top.time, None if top.hbm_bytes is None else top.hbm_bytes / top.time
     peak = hardware.peak.get(top.precision) if hardware is not None and top.precision else None
-    memory = hardware.memory_bandwidth if hardware is not None else None
+    memory = hardware.memory_bandwidth if hardware is not None else dram.bytes_per_s if dram is not None else None
     of_peak = reached / peak if peak else 0.0
     of_memory = moved / memory if moved is not None and memory else 0.0
     name = short_name(top.name, 40)
-    if moved is not None and of_memory > of_peak:
+    # without a compute roof to hold against, only a kernel near that of the memory is said to be held by it
+    if moved is not None and of_memory > (of_peak if peak else 0.5 if hardware is None else 0.0):
         least = "" if top.counted else "at least "
         rate = formatting.quantity(moved, "B/s", decimal=True)
         return f"{name} moves {least}{rate}, {share_text(of_memory)} of the DRAM peak"
@@ -422,14 +438,41 @@ def _roofline_title(points: list[RoofKernel], hardware: HardwareProfile | None) 
     return f"{said}, {share_text(of_peak)} of the {top.precision} peak" if peak else said
 
 
+_PEAK_WORDS: Mapping[str, str] = {
+    "peak": "the counter's peak a cycle times the clock",
+    "share": "bytes over time, over the counter's share of its peak",
+    "throughput": "bytes over time, over the level's throughput in per cent, which is its busiest part's; the peak is "
+    "this or more",
+}
+
+
 def _roofline_note(rows: tuple[KernelRow, ...], hardware: HardwareProfile | None) -> str:
+    """Where the roofs come from that no profile states, and which are missing for want of what."""
     if not any(row.flop for row in rows):
         return ""
+    dram, l2 = kernels.counter_peak(rows, "dram"), kernels.counter_peak(rows, "l2")
+    said = []
     if hardware is None:
-        return "Link the device to see its roofs."
-    if any(row.l2_bytes for row in rows):
-        return "The profile states no L2 bandwidth, so there is no roof for the open points."
-    return ""
+        if dram is None:
+            said.append("Link the device to see its roofs.")
+        else:
+            said.append(f"{_peak_said('DRAM', dram)} Link the device to see its compute roofs.")
+    if any(row.flop and row.l2_bytes for row in rows):
+        if l2 is not None:
+            said.append(
+                f"{_peak_said('L2', l2)} A kernel may be held earlier, by the part of the L2 that its hover names."
+            )
+        else:
+            said.append(
+                "The open points have no roof: profiles state no L2 bandwidth, and this report lacks the counters that "
+                "tell it. Add lts__t_bytes.sum.pct_of_peak_sustained_elapsed to the metrics."
+            )
+    return " ".join(said)
+
+
+def _peak_said(level: str, peak: kernels.CounterPeak) -> str:
+    rate = formatting.quantity(peak.bytes_per_s, "B/s", decimal=True)
+    return f"The {level} roof, {rate}, is the report's own at the clocks of the measurement: {_PEAK_WORDS[peak.basis]}."
 
 
 # --- timeline ------------------------------------------------------------------------------------------------------

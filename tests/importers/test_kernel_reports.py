@@ -23,6 +23,8 @@ OWN = {  # microseconds of the eight kernels, in the order of the file, on each 
     "own-roofline-metrics-stdout": (176.896, 64.128, 44.576, 106.464, 40.352, 160.576, 60.064, 22.464),
 }
 
+OWN_CHOSEN = "own-roofline-metrics-stdout"
+
 
 def by_line(file: str) -> list[Mapping[str, Any]]:
     """The rows of a report in the order of the file."""
@@ -68,6 +70,32 @@ def test_ncu_counters_become_bytes_and_flop() -> None:
     assert "flop" not in raw[0]  # the raw page has no count of what the tensor cores did
     assert raw[0]["l2_bytes"] == 31_674_120 * 32
     assert upload("ncu-csv/own-kernels-raw.csv.gz").runs[0].hardware_hint == "NVIDIA H200"
+
+
+def test_ncu_reports_tell_their_own_memory_roofs() -> None:
+    """One device, three pages: each tells the 4.8 TB/s of its memory, by another of its counters."""
+    raw, details, chosen = (by_line(file)[0] for file in ("own-kernels-raw", "own-kernels-details", OWN_CHOSEN))
+    assert raw["dram_peak_bytes_per_s"] == pytest.approx(1504 * 3.198711e9)
+    assert raw["dram_peak_from"] == "peak"
+    assert [row["dram_peak_from"] for row in (details, chosen)] == ["throughput", "throughput"]
+    for row in (details, chosen):
+        assert row["dram_peak_bytes_per_s"] == pytest.approx(raw["dram_peak_bytes_per_s"], rel=2e-3)
+    assert raw["l2_peak_bytes_per_s"] == pytest.approx(31_674_120 * 32 / 177.088e-6 / 0.37222479)
+    assert raw["l2_peak_from"] == "share"
+    assert "l2_peak_from" not in chosen  # its counters have the bytes and no share of a peak
+    assert unit_factor("Kbyte/cycle") == (1e3, "B/cycle")
+
+
+def test_ncu_of_2020_has_other_words() -> None:
+    columns = ("0", "1", "app", "h", "cuda_step", "2020-May-29 12:02:46", "1", "7", "GPU Speed Of Light")
+    told = (("Memory Frequency", "cycle/second", "768683274.02"), ("SOL FB", "%", "46.47"), ("SM [%]", "%", "22.48"))
+    names = "ID,Process ID,Process Name,Host Name,Kernel Name,Kernel Time,Context,Stream,Section Name"
+    rows = [(*names.split(","), "Metric Name", "Metric Unit", "Metric Value")]
+    rows += [(*columns, *metric) for metric in (*told, ("SOL L2", "%", "13.61"), ("Duration", "nsecond", "8992"))]
+    (run,) = parse_upload("\r\n".join(",".join(f'"{cell}"' for cell in row) for row in rows).encode()).runs
+    assert run.kernels[0]["time_s"] == pytest.approx(8992 * NS)
+    ratios = ("dram_throughput", "compute_throughput", "l2_throughput", "dram_frequency_hz")
+    assert [run.kernels[0][key] for key in ratios] == pytest.approx([0.4647, 0.2248, 0.1361, 768_683_274.02])
 
 
 def test_ncu_in_a_program_s_output() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,22 @@ def test_counters_make_points_and_no_timeline(client: TestClient) -> None:
     assert "of the bf16 peak" in linked
     assert "A call takes" not in client.get(f"/runs/{run}").text
     assert "L2 bandwidth" in linked
+
+
+def test_counters_draw_the_roofs_that_no_profile_states(client: TestClient) -> None:
+    """A share of the peak beside the bytes gives the L2 roof; with no device linked, DRAM has one too."""
+    lines = gzip.decompress((UPLOADS / "ncu-csv/own-roofline-metrics-stdout.csv.gz").read_bytes()).decode().split("\n")
+    metric = '"lts__t_bytes.sum","byte",'
+    share = '"lts__t_bytes.sum.pct_of_peak_sustained_elapsed","%","37.94"'
+    more = [line[: line.index(metric)] + share for line in lines if metric in line and line.startswith('"0"')]
+    told = "\n".join([*lines, *more])
+    run = client.post("/api/v1/runs", params={"filename": "share.csv"}, content=told).json()["runs"][0]["id"]
+    page = client.get(f"/runs/{run}/kernels").text
+    assert "The L2 roof, 15.4\u202fTB/s," in page
+    assert "The DRAM roof, 4.82\u202fTB/s," in page
+    assert '"L2 15.4 TB/s"' in page
+    row = client.get(f"/api/v1/runs/{run}/kernels", params={"q": "coopA"}).json()["items"][0]
+    assert row["l2_peak_bytes_per_s"] == pytest.approx(1_033_161_600 / 176.896e-6 / 0.3794)
 
 
 def test_two_runs_on_a_page(client: TestClient, trace: str) -> None:
