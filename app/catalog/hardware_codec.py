@@ -47,7 +47,13 @@ _READ_ONLY = (
     "updated_at",
 )  # the API adds it to answers; an edited answer may be sent back
 _PEAK = ("flop_per_s", "memory_bandwidth_bytes_per_s", "exponentials_per_s")
-_ACHIEVABLE = ("flop_per_s", "memory_bandwidth_bytes_per_s", "scale_up_bus_bandwidth_bytes_per_s", "note")
+_ACHIEVABLE = (
+    "flop_per_s",
+    "memory_bandwidth_bytes_per_s",
+    "l2_bandwidth_bytes_per_s",
+    "scale_up_bus_bandwidth_bytes_per_s",
+    "note",
+)
 _SCALE_UP = (
     "name",
     "bandwidth_bytes_per_s",
@@ -176,6 +182,7 @@ def hardware_to_json(profile: HardwareProfile) -> dict[str, Any]:
         "achievable": {
             "flop_per_s": dict(profile.achievable_flop),
             "memory_bandwidth_bytes_per_s": profile.achievable_memory_bandwidth,
+            "l2_bandwidth_bytes_per_s": profile.achievable_l2_bandwidth,
             "scale_up_bus_bandwidth_bytes_per_s": profile.achievable_scale_up_bandwidth,
             "note": profile.achievable_note,
         },
@@ -262,6 +269,7 @@ def _achievable(fields: Fields, peak: Mapping[str, float], memory_bandwidth: flo
     return {
         "achievable_flop": flop,
         "achievable_memory_bandwidth": memory,
+        "achievable_l2_bandwidth": part.number("l2_bandwidth_bytes_per_s", MEMORY_RATE),
         "achievable_scale_up_bandwidth": part.number("scale_up_bus_bandwidth_bytes_per_s", LINK_RATE),
         "achievable_note": part.text("note"),
     }

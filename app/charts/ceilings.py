@@ -31,6 +31,9 @@ def ceilings_chart(profile: HardwareProfile, *, height: int = 380) -> ChartSpec 
     if reached_memory is not None:
         traces.append(slope("Memory, achieved", reached_memory, x_low, peaks[-1][1] / reached_memory, solid=False))
     notes = [_note(math.sqrt(x_low * ridges[0]), memory, f"Memory {with_prefix(memory, 'B/s')}")]
+    cache = profile.achievable_l2_bandwidth
+    if cache is not None:
+        traces.append(slope("L2, achieved", cache, x_low, peaks[-1][1] / cache, solid=False))
     for name, rate in peaks:
         ridge = rate / memory
         text = f"{name} {with_prefix(rate, 'FLOP/s')}"
@@ -129,10 +132,12 @@ def note_at(x: float, y: float, text: str, resource: str) -> dict[str, Any]:
 
 def _table(profile: HardwareProfile, memory: float) -> dict[str, Any]:
     rows: list[list[Any]] = [["Memory", memory, profile.achievable_memory_bandwidth, None]]
+    if profile.achievable_l2_bandwidth is not None:
+        rows.append(["L2", None, profile.achievable_l2_bandwidth, None])
     columns = [
         {"label": "Roof"},
-        {"label": "Peak", "numeric": True, "title": "FLOP/s, for memory B/s"},
-        {"label": "Achieved", "numeric": True, "title": "FLOP/s, for memory B/s"},
+        {"label": "Peak", "numeric": True, "title": "FLOP/s, for memory and L2 B/s"},
+        {"label": "Achieved", "numeric": True, "title": "FLOP/s, for memory and L2 B/s"},
         {"label": "Ridge, FLOP/B", "numeric": True},
     ]
     for name in dict.fromkeys([*profile.peak, *profile.achievable_flop]):
@@ -143,7 +148,7 @@ def _table(profile: HardwareProfile, memory: float) -> dict[str, Any]:
 
 def _cells(row: list[Any]) -> list[Any]:
     name, peak, achieved, ridge = row
-    unit = "B/s" if name == "Memory" else "FLOP/s"
+    unit = "B/s" if name in ("Memory", "L2") else "FLOP/s"
     shown = [
         {"text": "not reported"} if value is None else {"text": with_prefix(value, unit), "value": value}
         for value in (peak, achieved)

@@ -49,9 +49,26 @@ def roofline(bound: Bound, *, title: str, caption: str = "", height: int = 420) 
     )
     start = max(x_low, y_low / memory)
     slope_at = math.sqrt(start * (peaks[0][1] / memory)) if peaks[0][1] / memory > start else start * 2
-    annotations.append(
-        _note(slope_at, slope_at * memory, f"HBM {with_prefix(memory, 'B/s')}", "hbm", xanchor="right", yshift=8)
-    )
+    cache = bound.ceilings.l2
+    # beside a second slope the name of the first stands on its other side
+    side: dict[str, Any] = {"xanchor": "right", "yshift": 8} if cache is None else {"xanchor": "left", "yshift": -10}
+    annotations.append(_note(slope_at, slope_at * memory, f"HBM {with_prefix(memory, 'B/s')}", "hbm", **side))
+    if cache is not None:
+        start = max(x_low, y_low / cache)
+        name = f"L2 {with_prefix(cache, 'B/s')}, achieved"
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": [start, top / cache],
+                "y": [start * cache, top],
+                "line": {"color": RESOURCE_TOKENS["hbm"], "width": 1.5, "dash": "dash"},
+                "name": "L2",
+                "hovertemplate": f"{name}, by operands that lie in cache<extra></extra>",
+                "showlegend": False,
+            }
+        )
+        annotations.append(_note(slope_at, slope_at * cache, name, "hbm", xanchor="right", yshift=8))
     for number, (name, rate) in enumerate(peaks):
         ridge = rate / memory
         traces.append(

@@ -71,6 +71,7 @@ class HardwareProfile:
     memory_note: str | None = None
     achievable_flop: Mapping[str, FlopPerSecond] = field(default_factory=dict)
     achievable_memory_bandwidth: BytesPerSecond | None = None
+    achievable_l2_bandwidth: BytesPerSecond | None = None
     achievable_scale_up_bandwidth: BytesPerSecond | None = None
     achievable_note: str | None = None
     peak_exponentials: PerSecond | None = None

@@ -36,7 +36,8 @@ class Ceilings:
 
     `flop` maps a peak name to FLOP/s, `links` a tier to bytes/s one way. `names` says for every roof where it comes
     from (`peak`, `achievable`, or `peak, raised to the measured ...`), `assumptions` what stands for a missing figure.
-    `family`, `units` and `far_start` are no roofs: the device family that a forecast is fitted for, its compute units,
+    `l2` is what somebody reached from the last-level cache: a roof to draw, which no bound uses. `family`, `units` and
+    `far_start` are no roofs: the device family that a forecast is fitted for, its compute units,
     and what a message to another node takes to start.
     """
 
@@ -51,6 +52,7 @@ class Ceilings:
     profile: str
     family: str = ""
     units: int | None = None
+    l2: BytesPerSecond | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
 
@@ -143,6 +145,7 @@ def ceilings(profile: HardwareProfile, choice: CeilingChoice = "peak") -> Ceilin
         profile=profile.name,
         family=profile.family,
         units=profile.compute_units,
+        l2=profile.achievable_l2_bandwidth,
         names=names,
         assumptions=tuple(notes),
     )

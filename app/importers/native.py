@@ -131,6 +131,7 @@ _RUN: dict[str, Any] = {
                     "share": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
                     "flop": {"type": ["number", "null"], "minimum": 0},
                     "hbm_bytes": {"type": ["number", "null"], "minimum": 0},
+                    "l2_bytes": {"type": ["number", "null"], "minimum": 0},
                 },
                 "additionalProperties": _SCALAR,
                 "maxProperties": 60,

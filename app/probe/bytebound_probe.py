@@ -8,9 +8,9 @@ One file, PyTorch and nothing else:
     python bytebound_probe.py --quick            fewer sizes, about half a minute
     python bytebound_probe.py --devices 1        no collectives
 
-It measures memory bandwidth (copy, read, triad), matrix products by precision, attention in prefill and decode, the
-cost of launching kernels one by one and as a graph, and collectives. Without a GPU it measures the processor, and says
-so.
+It measures memory bandwidth (copy, read, triad), that of the last-level cache, matrix products by precision, attention
+in prefill and decode, the cost of launching kernels one by one and as a graph, and collectives. Without a GPU it
+measures the processor, and says so.
 
 How it is measured. Inputs are random (zeros draw less power and run faster) and are rotated, so that the last-level
 cache does not serve them again. Kernels are timed by the device's own clock: a graph of many calls where the device can
@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-VERSION = "1"
+VERSION = "2"
 MIB = 2**20
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 BUS_SHARE = {
@@ -113,7 +113,7 @@ def _say(text: str) -> None:
 
 
 class Probe:
-    """Measurements of one device. Each method yields rows: dictionaries with name, family, time_s, flop, hbm_bytes."""
+    """Measurements of one device. Each method yields rows: dictionaries with name, family, time_s, flop, bytes."""
 
     def __init__(self, torch: Any, *, quick: bool = False, say: Callable[[str], None] = _say) -> None:
         self.torch = torch
@@ -130,6 +130,7 @@ class Probe:
         for title, measure in (
             ("launches", self.launches),
             ("memory", self.memory),
+            ("cache", self.cache),
             ("matrix products", self.products),
             ("attention", self.attention),
         ):
@@ -322,6 +323,29 @@ class Probe:
                     hbm_bytes=passes * size * MIB,
                 )
             del arrays, copy, read, triad
+            self._release()
+
+    def cache(self) -> Iterator[dict[str, Any]]:
+        """Copy and triad of the same arrays again and again, so small that they stay in the last-level cache."""
+        torch = self.torch
+        held = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0) if self.gpu else 0
+        # below 4 MiB the cost of a launch hides what the cache delivers; a processor's caches are not known here
+        for size in (4, 6, 8, 12, 16):
+            if 3 * size * MIB > held:
+                continue
+            a, b, c = (torch.rand(size * MIB // 4, device=self.device) for _ in range(3))
+
+            def copy(_: int, a: Any = a, b: Any = b) -> None:
+                a.copy_(b)
+
+            def triad(_: int, a: Any = a, b: Any = b, c: Any = c) -> None:
+                torch.add(b, c, alpha=2.0, out=a)
+
+            for name, call, passes in (("copy", copy, 2), ("triad", triad, 3)):
+                found = self.seconds(call, 200)
+                family = "copy/layout" if name == "copy" else "elementwise"
+                yield row(f"cache {name} {size} MiB", family, found, l2_bytes=passes * size * MIB)
+            del a, b, c, copy, triad
             self._release()
 
     def products(self) -> Iterator[dict[str, Any]]:
@@ -599,8 +623,9 @@ def described(found: dict[str, Any]) -> str:
     text = f"{found['name']:44} {seconds * 1e6:12.2f} us"
     if found.get("flop"):
         text += f" {found['flop'] / seconds / 1e12:10.1f} TFLOP/s"
-    if found.get("hbm_bytes"):
-        text += f" {found['hbm_bytes'] / seconds / 1e9:10.1f} GB/s"
+    for level in ("hbm_bytes", "l2_bytes"):
+        if found.get(level):
+            text += f" {found[level] / seconds / 1e9:10.1f} GB/s"
     if found.get("bus_bandwidth_bytes_per_s"):
         text += f" {found['bus_bandwidth_bytes_per_s'] / 1e9:10.1f} GB/s bus"
     return text
@@ -619,6 +644,8 @@ def ceilings_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
             raise_to(f"achievable.flop_per_s.{found['precision']}", found["flop"] / seconds)
         elif name.startswith("memory "):
             raise_to("achievable.memory_bandwidth_bytes_per_s", found["hbm_bytes"] / seconds)
+        elif name.startswith("cache "):
+            raise_to("achievable.l2_bandwidth_bytes_per_s", found["l2_bytes"] / seconds)
         elif found.get("collective") == "all_reduce":
             raise_to("achievable.scale_up_bus_bandwidth_bytes_per_s", found["bus_bandwidth_bytes_per_s"])
         elif name == "eager launch, queued on the device":

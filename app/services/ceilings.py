@@ -21,6 +21,7 @@ from app.services.runs import get_view
 
 _RATES: Final = {
     "achievable.memory_bandwidth_bytes_per_s": ("Memory bandwidth", "B/s"),
+    "achievable.l2_bandwidth_bytes_per_s": ("L2 bandwidth", "B/s"),
     "achievable.scale_up_bus_bandwidth_bytes_per_s": ("Scale-up bus bandwidth", "B/s"),
     "launch_overhead_s": ("Launch, one kernel behind the other", "s"),
     "graph_node_overhead_s": ("Launch, node of a graph", "s"),
@@ -105,6 +106,8 @@ def _stated(profile: HardwareProfile, figure: str) -> tuple[float | None, float 
         return profile.peak.get(precision), profile.achievable_flop.get(precision)
     if figure == "achievable.memory_bandwidth_bytes_per_s":
         return profile.memory_bandwidth, profile.achievable_memory_bandwidth
+    if figure == "achievable.l2_bandwidth_bytes_per_s":
+        return None, profile.achievable_l2_bandwidth
     if figure == "achievable.scale_up_bus_bandwidth_bytes_per_s":
         return profile.scale_up.bandwidth if profile.scale_up else None, profile.achievable_scale_up_bandwidth
     return None, profile.launch_overhead if figure == "launch_overhead_s" else profile.graph_node_overhead

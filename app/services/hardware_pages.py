@@ -298,6 +298,7 @@ def _memory_figures(p: HardwareProfile) -> tuple[Figure, ...]:
             note="" if reached is None else f"{_percent(reached)} of peak",
         ),
         _figure(p, "l2_bytes", "L2 cache", p.l2_capacity, "B"),
+        _figure(p, "achievable.l2_bandwidth_bytes_per_s", "Achieved L2 bandwidth", p.achievable_l2_bandwidth, "B/s"),
         _figure(p, "last_level_cache_bytes", "Last-level cache", p.last_level_cache_capacity, "B"),
         _figure(
             p,
@@ -307,7 +308,12 @@ def _memory_figures(p: HardwareProfile) -> tuple[Figure, ...]:
             "B",
         ),
     )
-    optional = ("l2_bytes", "last_level_cache_bytes", "shared_memory_per_unit_bytes")
+    optional = (
+        "l2_bytes",
+        "achievable.l2_bandwidth_bytes_per_s",
+        "last_level_cache_bytes",
+        "shared_memory_per_unit_bytes",
+    )
     return tuple(row for row in rows if row.value is not None or row.field not in optional)
 
 

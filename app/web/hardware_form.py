@@ -101,6 +101,7 @@ GROUPS: Final = (
             (
                 _rate("peak.memory_bandwidth_bytes_per_s", "Peak bandwidth", MEMORY_RATE, required=True),
                 _rate("achievable.memory_bandwidth_bytes_per_s", "Achieved bandwidth", MEMORY_RATE),
+                _rate("achievable.l2_bandwidth_bytes_per_s", "Achieved L2 bandwidth", MEMORY_RATE),
             ),
             (
                 _size("l2_bytes", "L2 cache", "MiB", CACHE),

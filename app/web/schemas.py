@@ -386,6 +386,7 @@ class Peak(Answer):
 class Achievable(Answer):
     flop_per_s: dict[str, float] = {}
     memory_bandwidth_bytes_per_s: float | None = None
+    l2_bandwidth_bytes_per_s: float | None = None
     scale_up_bus_bandwidth_bytes_per_s: float | None = None
     note: str | None = None
 

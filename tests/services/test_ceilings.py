@@ -34,11 +34,13 @@ def test_the_best_of_each_kind_is_its_ceiling():
         row("gemm bf16 8192 held", "GEMM", (1e-6, 1e-6, 1e-6), flop=2 * 8192.0**3, precision="bf16", sustained=True),
         row("memory copy 64 MiB", "copy/layout", (4e-5, 4e-5, 5e-5), hbm_bytes=128 * 2**20),
         row("memory triad 64 MiB", "elementwise", (5e-5, 5e-5, 5e-5), hbm_bytes=192 * 2**20),
+        row("cache triad 8 MiB", "elementwise", (4e-6, 4e-6, 5e-6), l2_bytes=24 * 2**20),
         row("eager launch, queued on the device", "other", (1.7e-6, 1.6e-6, 1.8e-6)),
     ]  # fmt: skip
     best = ceilings_of(rows)
     assert best["achievable.flop_per_s.bf16"] == pytest.approx(2 * 8192**3 / 1.5e-3)
     assert best["achievable.memory_bandwidth_bytes_per_s"] == pytest.approx(192 * 2**20 / 5e-5)
+    assert best["achievable.l2_bandwidth_bytes_per_s"] == pytest.approx(24 * 2**20 / 4e-6)
     assert best["launch_overhead_s"] == 1.6e-6
     about = {"device": "Some GPU", "gpu": True, "devices": 1, "software": {}, "facts": {}, "skipped": []}
     assert run_of(about, rows)["evidence"] == best
