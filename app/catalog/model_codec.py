@@ -244,7 +244,7 @@ class _ModelReader:
             residual_streams=next((g.mixer.streams for g in layers if isinstance(g.mixer, CompressedAttention)), 1),
             pooling=ends.pooling,
             encoder=encoder,
-            tower=read_tower(f, self.hidden, tower_params) if self.text_model and tower_params else None,
+            tower=read_tower(f, tower_params) if self.text_model and tower_params else None,
             prediction=read_prediction(f, layers) if self.text_model else None,
             denoiser=read_denoiser(kind, f),
             weights_stored_as=self._stored(),

@@ -66,7 +66,7 @@ def sound_front(mel_bins: int, hidden: int) -> tuple[InputProduct, ...]:
     )
 
 
-def read_tower(top: Fields, hidden: int, params: int) -> Tower | None:
+def read_tower(top: Fields, params: int) -> Tower | None:
     """The tower beside a language model, None where its dimensions are not given.
 
     What `params_computed` holds beyond layers, input and positions is the projector, without `projector_params`.

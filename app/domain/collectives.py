@@ -74,16 +74,9 @@ def wire_bytes(
     return {"scale_up": _plain(up), "scale_out": _plain(out)}
 
 
-def ring_time(kind: str, size: Bytes, ranks: int, alpha: Seconds, bandwidth: BytesPerSecond) -> Seconds:
-    """Ring algorithm on one tier: steps times the start-up cost, plus the bytes each rank sends (F-10.2).
-
-    An all-to-all exchanges with one peer after the other; a broadcast passes pieces along a chain.
-    """
-    return ring_steps(kind, ranks) * alpha + float(wire_factor(kind, ranks)) * size / bandwidth
-
-
 def ring_steps(kind: str, ranks: int) -> int:
-    """Messages that follow one another around a ring."""
+    """Messages that follow one another around a ring: an all-to-all exchanges with one peer after the other, a
+    broadcast passes pieces along a chain (F-10.2)."""
     return {"all_reduce": 2 * (ranks - 1), "p2p": min(ranks - 1, 1)}.get(kind, ranks - 1)
 
 
@@ -98,11 +91,6 @@ def far_hops(kind: str, ranks: Grid, ranks_per_node: Grid) -> Grid:
     if kind in ("all_to_all", "p2p"):
         return _plain(np.minimum(depth, 1.0))
     return _plain(depth * (2.0 if kind == "all_reduce" else 1.0))
-
-
-def tree_time(size: Bytes, ranks: int, alpha: Seconds, bandwidth: BytesPerSecond) -> Seconds:
-    """Tree all-reduce on one tier: up and down the tree, the whole array on each link (F-10.2)."""
-    return 2 * float(np.ceil(np.log2(max(ranks, 1)))) * alpha + 2 * size / bandwidth
 
 
 def default_alpha(tier: Tier, fabric: str) -> Seconds:

@@ -103,7 +103,7 @@ def compare(items: Sequence[Item], baseline: int = 0, metric: str | None = None)
         headline=headline,
         sentence=_sentence(row, items, baseline),
         differences=differences,
-        findings=tuple(findings_of(items, baseline, differences, rows, row)),
+        findings=tuple(findings_of(items, baseline, rows, row)),
         ledger=_ledger(row, items, baseline),
     )
 
@@ -196,11 +196,11 @@ def _row(key: str, items: Sequence[Item], baseline: int) -> Row:
         elif number == baseline:
             cells.append(Cell(value.value, value.kind, 1.0, "baseline", "baseline", low=value.low, high=value.high))
         else:
-            cells.append(_cell(key, value, item, base, items[baseline], direction))
+            cells.append(_cell(value, item, base, items[baseline], direction))
     return Row(key, name, stat, metric_label(key), metric_unit(name), direction, tuple(cells))
 
 
-def _cell(key: str, value: Value, item: Item, base: Value | None, base_item: Item, direction: Direction | None) -> Cell:
+def _cell(value: Value, item: Item, base: Value | None, base_item: Item, direction: Direction | None) -> Cell:
     def refused(reason: str) -> Cell:
         return Cell(value.value, value.kind, None, "refused", "no ratio", reason, low=value.low, high=value.high)
 
@@ -210,7 +210,7 @@ def _cell(key: str, value: Value, item: Item, base: Value | None, base_item: Ite
         if base.value == value.value:
             return Cell(value.value, value.kind, None, "same", "the same", low=value.low, high=value.high)
         return refused("a ratio needs two values above zero")
-    reason = unlike(item, base_item, key)
+    reason = unlike(item, base_item)
     if reason:
         return refused(reason)
     ratio = value.value / base.value

@@ -9,7 +9,6 @@ from typing import Literal
 from app.domain.comparison_items import (
     FIELD_OF_KEY,
     FROZEN_FIELDS,
-    Difference,
     Item,
     Row,
     disagree,
@@ -24,7 +23,6 @@ from app.domain.words import factor_text, share_text
 def findings_of(
     items: Sequence[Item],
     baseline: int,
-    differences: Sequence[Difference],
     rows: Sequence[Row],
     headline: Row | None,
 ) -> list[Finding]:

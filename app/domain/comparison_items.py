@@ -216,7 +216,7 @@ class Comparison:
     ledger: Ledger | None
 
 
-def unlike(item: Item, other: Item, key: str = "") -> str:
+def unlike(item: Item, other: Item) -> str:
     """Why two items have no ratio at all; empty where they have one."""
     here, there = phases_of(item), phases_of(other)
     if here and there and not here & there:

@@ -128,7 +128,7 @@ def layout_of(model: ModelSpec, workload: Workload, ranks_per_node: int, tp: Gri
         raise _wrong("zero_stage", "only training shards optimizer state: use 0")
     if p.cp > 1 and workload.phase != "decode" and workload.seq_len % p.cp:
         raise _wrong("cp", f"{workload.seq_len} tokens do not divide by context parallel {p.cp}")
-    _check_nodes(workload, ranks_per_node)
+    _check_nodes(workload)
     experts = [group.mlp for group in model.layers if isinstance(group.mlp, MoeMlp)]
     folded = p.ep == 1 and p.etp == 1
     etp: Grid = degree if folded else float(p.etp)
@@ -205,7 +205,7 @@ def _node_size(workload: Workload, ranks_per_node: int) -> int:
     return ranks_per_node if nodes is None else min(ranks_per_node, workload.parallel.devices // nodes)
 
 
-def _check_nodes(workload: Workload, ranks_per_node: int) -> None:
+def _check_nodes(workload: Workload) -> None:
     p = workload.parallel
     if p.nodes is None:
         return

@@ -36,10 +36,6 @@ class Reserve:
     gathered_layers: int = 2
 
 
-NO_RESERVE = Reserve(0.0, 0.0, 0.0, 0)
-"""What a bound assumes."""
-
-
 def communication_buffers(
     model: ModelSpec, workload: Workload, layout: Layout, reserve: Reserve, held: Mapping[str, float]
 ) -> dict[str, float]:

@@ -526,7 +526,7 @@ def training_run(
     """A run from its steps and settings; rates that follow from both are computed and say so."""
     record = Fields({})
     steady = add_statistics(record, log, units)
-    _derive(record, log, setup)
+    _derive(record, setup)
     unknown: dict[str, str] = {}
     if not any(m.name == "step_time_s" for m in record.metrics):
         unknown["step_time_s"] = "step time"
@@ -620,7 +620,7 @@ def training_runs(
     return tuple(out)
 
 
-def _derive(record: Fields, log: StepLog, setup: Setup) -> None:
+def _derive(record: Fields, setup: Setup) -> None:
     """Tokens per second out of batch, sequence length and step time where the log does not print them."""
     rate = record.value("tokens_per_s_per_device", "mean") or record.value("tokens_per_s_per_device")
     if rate and rate > 0 and setup.devices and setup.global_batch and setup.seq_len:

@@ -86,7 +86,7 @@ class TritonPerfReport:
             else:
                 rows.append((number, [_number(cell, separator) for cell in cells]))
         most_runs(len(providers), content.limits.max_runs)
-        work = _work(names, xs, rows)
+        work = _work(xs, rows)
         groups = _spreads(names, providers)
         runs = []
         for place, spread in groups.items():
@@ -196,7 +196,7 @@ def _provider(name: str) -> str:
     return match[1].strip() if match else name
 
 
-def _work(names: Sequence[str], xs: Sequence[int], rows: Sequence[tuple[int, list[float | None]]]) -> list[float]:
+def _work(xs: Sequence[int], rows: Sequence[tuple[int, list[float | None]]]) -> list[float]:
     """What each row has to do, up to a factor: the product of its sizes."""
     return [math.prod(float(row[p] or 1.0) for p in xs) for _, row in rows]
 

@@ -34,7 +34,7 @@ def metric_json(metric: TreeMetric) -> dict[str, Any]:
 
 def scenarios_json(ctx: Context) -> list[dict[str, Any]]:
     """The scenarios with their questions and directions, for `GET /scenarios`."""
-    return [_tree_json(ctx.catalog.trees, tree) for tree in ordered(ctx.catalog.trees)]
+    return [_tree_json(tree) for tree in ordered(ctx.catalog.trees)]
 
 
 SCENARIO_ORDER: tuple[str, ...] = ("dense_train", "prefill", "decode", "moe", "vlm", "diffusion", "ssm")
@@ -44,14 +44,14 @@ def ordered(trees: Trees) -> list[Tree]:
     return sorted(trees.scenarios.values(), key=lambda tree: SCENARIO_ORDER.index(tree.id))
 
 
-def _tree_json(trees: Trees, tree: Tree) -> dict[str, Any]:
+def _tree_json(tree: Tree) -> dict[str, Any]:
     return {
         "id": tree.id,
         "title": tree.title,
         "line": tree.line,
         "start": tree.start,
         "assume": dict(tree.assume),
-        "nodes": [_node_json(trees, node) for node in tree.nodes.values()],
+        "nodes": [_node_json(node) for node in tree.nodes.values()],
         "leaves": [
             {
                 "id": leaf.id,
@@ -67,7 +67,7 @@ def _tree_json(trees: Trees, tree: Tree) -> dict[str, Any]:
     }
 
 
-def _node_json(trees: Trees, node: Node) -> dict[str, Any]:
+def _node_json(node: Node) -> dict[str, Any]:
     tests = [
         {
             "metric": test.metric,

@@ -404,14 +404,14 @@ def answer_kv(ctx: Context, state: KvState) -> KvAnswer:
         estimate=estimate,
         step=step,
         crossover=crossover,
-        headline=headline(estimate, state),
+        headline=headline(estimate),
         details=(*said, *details(estimate, step, crossover)),
         request=body,
         bound_request=bound_body,
     )
 
 
-def headline(estimate: KvEstimate, state: KvState) -> str:
+def headline(estimate: KvEstimate) -> str:
     """The answer in one sentence: what the batch holds, and how many sequences and how long ones fit."""
     lengths = estimate.lengths
     many = f"{lengths.sequences:,.0f} {'sequence' if lengths.sequences == 1 else 'sequences'}"

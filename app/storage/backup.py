@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
 
 from app.settings import DATABASE_FILE_NAME, Settings
 from app.storage.blobs import blob_name, sync_folder
@@ -222,17 +222,17 @@ def _unpack(source: Path, staging: Path) -> tuple[str, int, int, int]:
     try:
         # Without compression and read as a stream: a small file cannot unfold into a large one.
         with source.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
-            manifest = _extract(archive, staging, source)
+            _extract(archive, staging, source)
     except FileNotFoundError:
         raise BackupError(f"there is no file {source}") from None
     except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
         raise BackupError(f"{source} is not a Bytebound backup, or it is cut off: {error}") from error
-    return _check_staged(staging, manifest, source)
+    return _check_staged(staging, source)
 
 
-def _extract(archive: tarfile.TarFile, staging: Path, source: Path) -> dict[str, Any]:
-    expected: dict[str, tuple[str, int]] = {}
-    manifest: dict[str, Any] = {}
+def _extract(archive: tarfile.TarFile, staging: Path, source: Path) -> None:
+    """Unpack what the manifest names, each as it says. Raises BackupError for anything else."""
+    expected: dict[str, tuple[str, int]] | None = None
     seen: set[str] = set()
     for member in archive:
         if not member.isreg() or member.issparse() or member.name in seen:
@@ -241,11 +241,11 @@ def _extract(archive: tarfile.TarFile, staging: Path, source: Path) -> dict[str,
         opened = archive.extractfile(member)
         if opened is None:
             raise BackupError(f"{source} cannot be read at {member.name[:200]!r}")
-        if not manifest:
+        if expected is None:
             # The manifest comes first; whatever it does not name is refused, so no path is ever taken from a member.
             if member.name != MANIFEST_NAME or member.size > _MAX_MANIFEST_BYTES:
                 raise BackupError(f"{source} is not a Bytebound backup: it does not begin with {MANIFEST_NAME}")
-            manifest, expected = _read_manifest(opened.read(), source)
+            expected = _read_manifest(opened.read(), source)
             continue
         if member.name not in expected:
             raise BackupError(f"{source} holds {member.name[:200]!r}, which its manifest does not name")
@@ -254,14 +254,14 @@ def _extract(archive: tarfile.TarFile, staging: Path, source: Path) -> dict[str,
         path.parent.mkdir(parents=True, exist_ok=True)
         if member.size != size or _copy(opened, path) != digest:
             raise BackupError(f"{source} is damaged: {member.name} has other contents than its manifest says")
-    if not manifest:
+    if expected is None:
         raise BackupError(f"{source} is not a Bytebound backup: it is empty")
     if expected:
         raise BackupError(f"{source} is incomplete: {min(expected)} is missing")
-    return manifest
 
 
-def _read_manifest(data: bytes, source: Path) -> tuple[dict[str, Any], dict[str, tuple[str, int]]]:
+def _read_manifest(data: bytes, source: Path) -> dict[str, tuple[str, int]]:
+    """The digest and the size of every file that a backup holds. Raises BackupError."""
     try:
         manifest = json.loads(data)
         version = manifest["bytebound_backup"]
@@ -270,13 +270,12 @@ def _read_manifest(data: bytes, source: Path) -> tuple[dict[str, Any], dict[str,
         expected = {DATABASE_FILE_NAME: (str(manifest["database"]["sha256"]), int(manifest["database"]["size_bytes"]))}
         for blob in manifest["blobs"]:
             expected[f"blobs/{blob_name(blob['sha256'])}"] = (blob["sha256"], int(blob["size_bytes"]))
-        manifest["revision"] = str(manifest["revision"])
     except (ValueError, KeyError, TypeError, RecursionError, NotFound) as error:
         raise BackupError(f"{source} is not a Bytebound backup: its manifest cannot be read") from error
-    return manifest, expected
+    return expected
 
 
-def _check_staged(staging: Path, manifest: dict[str, Any], source: Path) -> tuple[str, int, int, int]:
+def _check_staged(staging: Path, source: Path) -> tuple[str, int, int, int]:
     revision, counts, blobs = _checked_contents(staging / DATABASE_FILE_NAME)
     if revision not in known_revisions():
         raise BackupError(

@@ -20,7 +20,7 @@ from app.domain.memory import (
     sharded_parameters,
     stage_layers,
 )
-from app.domain.memory_reserve import NO_RESERVE, Reserve, communication_buffers, reserve_edit
+from app.domain.memory_reserve import Reserve, communication_buffers, reserve_edit
 from app.domain.model import ModelSpec
 from app.domain.step import cost_table
 from app.domain.workload import Dtypes, KvSettings, Parallel, Workload
@@ -238,7 +238,7 @@ def test_a_reserve_only_adds_and_the_largest_batch_still_is(
     if use.largest_batch:
         assert memory_use(model, replace(workload, batch=use.largest_batch), capacity, edit=edit).fits
     assert not memory_use(model, replace(workload, batch=use.largest_batch + 1), capacity, edit=edit).fits
-    nothing = reserve_edit(model, layout, NO_RESERVE)
+    nothing = reserve_edit(model, layout, Reserve(0.0, 0.0, 0.0, 0))
     if workload.parallel.devices == 1:
         assert memory_use(model, workload, None, edit=nothing).objects == least.objects
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.domain.blocks.attention import attended_pairs
-from app.domain.collectives import ring_time, tree_time, wire_bytes
+from app.domain.collectives import LinkModel, algorithm_time, wire_bytes
 from app.domain.cost import CostTable, Op
 from app.domain.hardware import HardwareProfile
 from app.domain.lower_bound import ceilings, lower_bound, ridge
@@ -242,8 +242,9 @@ def test_distinct_experts(tokens: int, expected: float) -> None:
 )
 def test_ring_and_tree_all_reduce(size: float, ring: float, tree: float) -> None:
     """8 ranks, 3 us a message, 400 GB/s: the tree wins for small arrays, the ring for large ones."""
-    assert ring_time("all_reduce", size, 8, 3e-6, 400e9) == pytest.approx(ring, rel=1e-3)
-    assert tree_time(size, 8, 3e-6, 400e9) == pytest.approx(tree, rel=2e-3)
+    links = {"scale_up": LinkModel(3e-6, 400e9)}
+    assert algorithm_time("all_reduce", "ring", size, 8, 8, links) == pytest.approx(ring, rel=1e-3)
+    assert algorithm_time("all_reduce", "tree", size, 8, 8, links) == pytest.approx(tree, rel=2e-3)
 
 
 def test_hierarchical_all_reduce() -> None:
@@ -252,7 +253,8 @@ def test_hierarchical_all_reduce() -> None:
     sent = wire_bytes("all_reduce", 1e9, 32, 8)
     assert sent == {"scale_up": 1.75e9, "scale_out": 187.5e6}
     assert sent["scale_up"] / 400e9 + sent["scale_out"] / 50e9 == pytest.approx(8.125e-3)
-    assert ring_time("all_reduce", 1e9, 32, 0.0, 50e9) == pytest.approx(38.75e-3)
+    flat = {"scale_up": LinkModel(0.0, 400e9), "scale_out": LinkModel(0.0, 50e9)}
+    assert algorithm_time("all_reduce", "ring", 1e9, 32, 8, flat) == pytest.approx(38.75e-3)
 
 
 @pytest.mark.parametrize(

@@ -93,11 +93,11 @@ def _groups(schema: Mapping[str, Any], base: str) -> list[tuple[str, str, list[O
     for path, item in schema["paths"].items():
         for method, operation in item.items():
             tag = (operation.get("tags") or ["other"])[0]
-            found.setdefault(tag, []).append(_operation(schema, base, path, method, operation))
+            found.setdefault(tag, []).append(_operation(base, path, method, operation))
     return [(tag, texts.get(tag, ""), operations) for tag, operations in found.items() if operations]
 
 
-def _operation(schema: Mapping[str, Any], base: str, path: str, method: str, operation: Mapping[str, Any]) -> Operation:
+def _operation(base: str, path: str, method: str, operation: Mapping[str, Any]) -> Operation:
     content = operation.get("requestBody", {}).get("content", {})
     body_schema = next((part.get("schema", {}) for part in content.values()), None)
     return Operation(

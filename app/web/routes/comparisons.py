@@ -189,7 +189,7 @@ def comparison(
     request: Request, ctx: Ctx, comparison_id: ComparisonId, metric: Annotated[str, Query(max_length=80)] = ""
 ) -> HTMLResponse:
     stored = compare.get_comparison(ctx, comparison_id)
-    context = _page_context(request, ctx, stored, metric)
+    context = _page_context(ctx, stored, metric)
     return rendering.page(request, "comparison.html", context, part="comparison_chart.html")
 
 
@@ -213,7 +213,7 @@ def create_link(request: Request, ctx: Ctx, comparison_id: ComparisonId, texts: 
     asked = ShareRequest(expires_in_s=share_links.lifetime(texts))
     token, record = share.create_share(ctx, comparison_id, asked)
     address = share_links.reader_address(request, ctx, token)
-    return share_links.made(request, "comparison.html", _page_context(request, ctx, stored, ""), address, record)
+    return share_links.made(request, "comparison.html", _page_context(ctx, stored, ""), address, record)
 
 
 @router.post("/comparisons/{comparison_id}/shares/{share_id}/revoke")
@@ -225,7 +225,7 @@ def revoke_link(
     return share_links.revoked(request, _share_context(ctx, stored))
 
 
-def _page_context(request: Request, ctx: Context, stored: StoredComparison, metric: str) -> dict[str, Any]:
+def _page_context(ctx: Context, stored: StoredComparison, metric: str) -> dict[str, Any]:
     return {
         **view(stored.snapshot, stored.baseline, metric),
         **_share_context(ctx, stored),

@@ -135,7 +135,7 @@ def result_context(ctx: Any, found: MoeAnswer, base: str) -> dict[str, Any]:
     room = None if estimate.walls.capacity is None else estimate.walls.capacity - estimate.walls.memory
     return {
         "result": result,
-        "charts": charts_of(found, result),
+        "charts": charts_of(found),
         "stages": stage_table(estimate.pipeline),
         "layouts": layouts_table(found.layouts),
         "links": links_table(estimate),
@@ -175,7 +175,7 @@ def conditions(found: MoeEstimate) -> str:
     )
 
 
-def charts_of(found: MoeAnswer, result: dict[str, Any]) -> dict[str, Any]:
+def charts_of(found: MoeAnswer) -> dict[str, Any]:
     estimate = found.found
     seen, line = estimate.pipeline, conditions(estimate)
     longest = max(seen.stages, key=lambda stage: stage.time)
