@@ -156,6 +156,17 @@ def test_what_is_proposed_fits_when_it_is_asked_for(client: TestClient, question
     assert ask(client, hardware=H100, make_it_fit=True, **question)["make_it_fit"] == fit
 
 
+def test_moves_that_are_dear_alone_and_cheap_together_are_found(client: TestClient) -> None:
+    """State on the host costs much by itself, little once it is sharded: no pair of moves tried by hand is cheaper."""
+    workload = {"phase": "train", "batch": 4, "seq_len": 4096, "parallel": {"tp": 2, "dp": 2, "ep": 2}}
+    question = {"hardware": H100, "model": "deepseek-v2-lite", "workload": workload}
+    best = ask(client, **question, make_it_fit=True)["make_it_fit"]["proposals"][0]
+    sharded = {"id": "zero-fsdp", "params": {"stage": 2}}
+    by_hand = ask(client, **question, levers=[sharded, "cpu-offload-opt"])
+    assert by_hand["fits"] is True
+    assert best["time_s"] <= by_hand["expected"]["time_s"] * 1.005
+
+
 def test_what_cannot_fit_says_how_close_it_came(client: TestClient) -> None:
     found = ask(client, hardware=H100, model="llama-3.1-405b", workload=TRAIN_8B, make_it_fit=True)
     assert found["make_it_fit"]["proposals"] == []
