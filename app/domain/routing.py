@@ -16,13 +16,16 @@ from app.domain.workload import Routing
 EXACT_UP_TO = 500.0
 """Mean load up to which the expected maximum is summed exactly; above it exp(-load) would underflow."""
 
+ROUNDING = 1.01
+"""By how much a histogram may give an expert more than a token's one copy: averages over layers are rounded."""
+
 
 def expert_shares(routing: Routing, experts: int, top_k: int = 1) -> NDArray[np.float64] | None:
     """Share of the token copies that each expert gets; None where all are alike.
 
     `zipf` ranks experts by popularity, the n-th one getting n**-alpha, but none more than one copy of a token (what is
     above that goes to the others in proportion); `histogram` is as measured.
-    Raises InvalidInput for a histogram of another length or without tokens.
+    Raises InvalidInput for a histogram of another length, without tokens, or that no router of `top_k` leaves.
     """
     if routing.kind == "zipf":
         weights = _capped(np.arange(1, experts + 1, dtype=np.float64) ** -routing.alpha, 1.0 / min(top_k, experts))
@@ -33,6 +36,13 @@ def expert_shares(routing: Routing, experts: int, top_k: int = 1) -> NDArray[np.
         weights = np.asarray(routing.tokens_per_expert, dtype=np.float64)
         if weights.sum() <= 0:
             raise InvalidInput(loc, "holds no tokens")
+        most, total = weights.max(), weights.sum()
+        if most > total / min(top_k, experts) * ROUNDING:
+            raise InvalidInput(
+                loc,
+                f"entry {int(weights.argmax()) + 1:,} has {most / total:.1%} of the copies: a token goes to {top_k} "
+                f"different experts, so none has more than {1 / top_k:.1%}. Count all choices of the router",
+            )
     else:
         return None
     shares: NDArray[np.float64] = weights / weights.sum()

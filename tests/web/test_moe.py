@@ -107,6 +107,7 @@ def test_the_address_keeps_only_what_differs(client: TestClient) -> None:
         ("routing=histogram", "histogram", "one number of tokens for each expert"),
         ("routing=histogram&histogram=1,2", "histogram", "256 experts"),
         ("routing=histogram&histogram=1,x", "histogram", "Entry 2"),
+        ("model=mixtral-8x7b&dp=8&ep=8&routing=histogram&histogram=0,0,0,0,0,1,3,6", "histogram", "50.0%"),
         ("capacity=lots", "capacity", "not a number"),
         ("replicas=5", "replicas", "do not divide"),
         ("alpha=nan&routing=zipf", "alpha", "not a number"),
