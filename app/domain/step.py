@@ -417,6 +417,9 @@ def _assumptions(model: ModelSpec, workload: Workload, layout: Layout) -> tuple[
         notes.append("Replicas are laid on the emptiest ranks; moving their weights there is not counted.")
     if p.cp > 1 and workload.phase != "decode":
         notes.append("Context parallelism divides causal work evenly (zig-zag placement).")
+        latent = any(isinstance(m, LatentAttention) for _, m in model.attention_groups())
+        if p.context_exchange == "all_to_all" and latent:
+            notes.append("Latents go around a ring: they have no heads of keys that an all-to-all could trade.")
     notes += _module_notes(model, workload)
     if workload.phase == "train" and model.generates:
         notes.append("Logits are produced for every position; the loss writes its gradient in one pass.")

@@ -269,9 +269,9 @@ def context_parallel_json(found: ContextParallelEstimate) -> dict[str, Any]:
                 "exchange": row.exchange,
                 "available": row.reason is None,
                 "reason": row.reason,
-                "sent_bytes": row.sent,
-                "bound_s": row.bound,
-                "attention_s": row.attention,
+                "sent_bytes": None if row.estimate is None else row.sent,
+                "bound_s": None if row.estimate is None else row.bound,
+                "attention_s": None if row.estimate is None else row.attention,
                 "step_bound_s": None if row.estimate is None else float(row.estimate.bound.overlapped),
                 "step_expected_s": None if row.estimate is None else row.estimate.expected.time,
             }

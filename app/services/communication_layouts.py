@@ -337,6 +337,10 @@ def estimate_context_parallel(ctx: Context, request: ContextParallelRequest) -> 
     models = {fact.tier: fact.model for fact in facts}
     rows = []
     for exchange in ("ring", "all_to_all"):
+        if exchange == "all_to_all" and isinstance(attention, LatentAttention):
+            reason = "latents have no heads of keys to trade for sequence: they go around the ring"
+            rows.append(ExchangeRow(exchange, None, reason, 0.0, 0.0, 0.0))
+            continue
         at = replace(workload, parallel=replace(p, context_exchange=exchange))
         try:
             estimate = bound_of(hardware, model, at, assumptions=(*notes, *model_notes))

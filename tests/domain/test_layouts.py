@@ -133,6 +133,16 @@ def test_all_to_all_context_parallelism_moves_queries_keys_values_and_outputs() 
     assert bytes_on(table, "context all-to-all", "scale_up") == 32 * 0.75 * 2048 * 80 * 128 * 2
 
 
+def test_an_all_to_all_sends_a_key_to_every_rank_that_needs_it() -> None:
+    # 16 ranks, 8 KV heads: each is needed by two ranks. Own 512 tokens' (32 + 16 + 16 + 32) heads x 128 x 2 B, 15/16
+    _, table = step(LLAMA_8B, "prefill", seq_len=8192, cp=16, context_exchange="all_to_all")
+    assert bytes_on(table, "context all-to-all", "scale_up") + bytes_on(
+        table, "context all-to-all", "scale_out"
+    ) == pytest.approx(32 * 15 / 16 * 512 * 96 * 128 * 2)
+    with pytest.raises(InvalidInput, match="8 query heads of a rank do not divide by context parallel 16"):
+        step(LLAMA_8B, "prefill", seq_len=8192, tp=4, cp=16, context_exchange="all_to_all")
+
+
 def test_distinct_destinations_of_a_token() -> None:
     # EX-29: 256 experts, 8 chosen
     for places, distinct in ((2, 1.99302), (4, 3.61421), (8, 5.29465), (32, 7.26680)):

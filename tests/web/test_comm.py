@@ -143,14 +143,17 @@ def test_context_parallel_by_hand(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "elements"),
+    ("model", "elements", "traded"),
     [
-        ("falcon-180b", 2 * 8 * 64),  # attention and MLP side by side, 8 key and value heads of 64
-        ("deepseek-v3", 512 + 64),  # the latent and its rotary key
-        ("gemma-3-27b", 2 * 16 * 128),  # its full layers
+        # attention and MLP side by side, 8 key and value heads of 64 beside 232 query heads
+        ("falcon-180b", 2 * 8 * 64, 2 * (232 + 8) * 64),
+        ("deepseek-v3", 512 + 64, None),  # the latent and its rotary key, which no heads are traded for
+        ("gemma-3-27b", 2 * 16 * 128, 2 * (32 + 16) * 128),  # its full layers
     ],
 )
-def test_what_a_ring_passes_on_by_hand(client: TestClient, model: str, elements: int) -> None:
+def test_what_a_ring_and_an_all_to_all_send_by_hand(
+    client: TestClient, model: str, elements: int, traded: int | None
+) -> None:
     found = api(
         client,
         "context-parallel",
@@ -158,7 +161,10 @@ def test_what_a_ring_passes_on_by_hand(client: TestClient, model: str, elements:
         model=model,
         workload={"phase": "prefill", "seq_len": 8192, "parallel": {"cp": 4}},
     )
-    assert found["exchanges"][0]["sent_bytes"] == pytest.approx(3 * 2048 * elements * 2)
+    ring, trade = found["exchanges"]
+    assert ring["sent_bytes"] == pytest.approx(3 * 2048 * elements * 2)
+    assert trade["available"] is (traded is not None)
+    assert trade["sent_bytes"] == (None if traded is None else pytest.approx(3 / 4 * 2048 * traded * 2))
 
 
 def test_exposed_time_is_never_a_sum_of_streams(client: TestClient) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from app.domain.blocks.context import StepContext
 from app.domain.blocks.sparse import indexer_rows
 from app.domain.cost import Op, elementwise
+from app.domain.errors import InvalidInput
 from app.domain.model import Attention, LatentAttention
 from app.domain.units import Grid
 
@@ -92,18 +93,19 @@ def context_share(
     ctx: StepContext,
     attention: Attention | LatentAttention,
     kv_width: Grid,
-    moved_width: Grid,
+    query_width: Grid,
     output_width: Grid,
     heads: Grid,
     count: float,
 ) -> ContextShare:
     """Cache reads and exchanges of one attention layer (F-7.4, F-7.5).
 
-    `kv_width` elements a token are cached on a rank of the tensor group, `moved_width` is what an all-to-all moves
-    (queries, keys, values and outputs), `output_width` and `heads` are those of a partial result.
+    `kv_width` elements a token are cached on a rank of the tensor group, `query_width` is what an all-to-all moves of
+    queries and outputs, `output_width` and `heads` are those of a partial result.
     Decode: each rank attends to its part of the context and the partial results are summed. Prefill and training, ring:
     keys and values pass every rank, those of a window only as far as it reaches. All-to-all: ranks exchange sequence
-    for heads before and after, and each holds its heads' whole cache.
+    for heads before and after, and each holds its heads' whole cache; a KV head that several ranks need is sent to each
+    of them. Latent attention has no heads of keys to trade and always goes around the ring.
     """
     layout = ctx.layout
     cached_tokens = 0.0 if ctx.cacheless else ctx.batch * cached_tokens_read(ctx.context_len, attention)
@@ -115,9 +117,16 @@ def context_share(
         rows = ctx.exchange("context combine", "attention", "all_reduce", size, group, count)
         return ContextShare(cached_tokens * kv_width * ctx.kv / layout.cp, 0.0, rows)
     if ctx.workload.parallel.context_exchange == "all_to_all" and isinstance(attention, Attention):
-        size = ctx.tokens * moved_width * ctx.wire
-        rows = ctx.exchange("context all-to-all", "attention", "all_to_all", size, group, count)
+        if np.any(np.remainder(heads, layout.cp) != 0):
+            raise InvalidInput(
+                ("workload", "parallel", "cp"),
+                f"{np.min(heads):g} query heads of a rank do not divide by context parallel {layout.cp}, as an "
+                "all-to-all needs: use fewer ranks, less tensor parallelism, or a ring",
+            )
         one_head = attention.head_dim + attention.v_head_dim
+        keys = np.maximum(kv_width, layout.cp * one_head) if attention.own_kv else 0.0
+        size = ctx.tokens * (query_width + keys) * ctx.wire
+        rows = ctx.exchange("context all-to-all", "attention", "all_to_all", size, group, count)
         width = np.maximum(kv_width / layout.cp, one_head)
         return ContextShare(cached_tokens * width * ctx.kv, 0.0, rows)
     own = 1.0 / layout.cp
@@ -144,7 +153,7 @@ def attention_rows(ctx: StepContext, attention: Attention, count: float, input_w
     k_width, v_width = kv_heads * attention.head_dim, kv_heads * attention.v_head_dim
     kv_width = k_width + v_width
     read_width = local_kv_heads(ctx, attention) * (attention.head_dim + attention.v_head_dim)
-    shared = context_share(ctx, attention, read_width, q_width + kv_width + o_width, o_width, heads, count)
+    shared = context_share(ctx, attention, read_width, q_width + o_width, o_width, heads, count)
     pairs = attention_pairs(ctx, attention)
     flop = 2.0 * heads * (attention.head_dim + attention.v_head_dim) * pairs
 
