@@ -105,7 +105,7 @@ GUIDES: Mapping[str, Guide] = {
     ),
     "optimum-benchmark": Guide(
         "optimum-benchmark",
-        "optimum-benchmark --config-dir DIR --config-name NAME  (benchmark.json or benchmark_report.json)",
+        "optimum-benchmark --config-dir DIR --config-name NAME  (benchmark.json, or benchmark_report.json, .md, .txt)",
         "Load, prefill, decode or training times with their samples, memory and energy.",
     ),
     "llama-bench": Guide(

@@ -1,9 +1,9 @@
-"""Hugging Face optimum-benchmark: reports as JSON, and the CSV reports of 2023.
+"""Hugging Face optimum-benchmark: reports as JSON, printed as Markdown or text, and the CSV reports of 2023.
 
-Field meanings are those of huggingface/optimum-benchmark (benchmark/report.py, trackers); CSV files of 2023 and a JSON
-report of 0.6 were seen. Latencies are seconds, memory is in MB of 1e6 bytes summed over the devices, energy in kWh. A
-report holds targets (prefill, decode, per_token, forward, train and others); generation of one batch is timed phase by
-phase.
+Field meanings are those of huggingface/optimum-benchmark (benchmark/report.py, trackers); CSV files of 2023 and one
+run's report of 0.5 in all three other forms were seen, all from public repositories. Latencies are seconds, memory is
+in MB of 1e6 bytes summed over the devices, energy in kWh. A report holds targets (prefill, decode, per_token, forward,
+train and others); generation of one batch is timed phase by phase.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import ast
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from app.domain.run import Finding, ParsedRun, RunWorkload
+from app.importers import optimum_benchmark_printed as printed
 from app.importers import serving
 from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
 from app.importers.fields import Fields, as_float, model_name
@@ -71,7 +73,7 @@ def looks_like(fields: Mapping[str, Any]) -> bool:
 
 class OptimumBenchmark:
     id = "optimum-benchmark"
-    title = "optimum-benchmark report (JSON, or the CSV of 2023)"
+    title = "optimum-benchmark report (JSON, Markdown, text, or the CSV of 2023)"
     tried_on_real_file = True
 
     def sniff(self, content: Content) -> Sniff:
@@ -79,12 +81,37 @@ class OptimumBenchmark:
             return Sniff(0.95, "targets with latency, memory and throughput and their units")
         if _header(content) is not None:
             return Sniff(0.95, "a CSV header with forward.latency(s) or generate.latency(s)")
+        if form := _printed_form(content):
+            return Sniff(0.95, f"a target with what was measured of it, printed as {form}")
         return Sniff(0.0, "no targets with latency and unit, and no CSV header with forward.latency(s)")
 
     def parse(self, content: Content) -> ParsedUpload:
         if any(looks_like(fields) for fields in content.first_records):
             return serving.read_results(self.id, content, looks_like, _json_run)
+        if _header(content) is None and (form := _printed_form(content)):
+            return _printed_upload(content, self.id, form)
         return _csv_upload(content, self.id)
+
+
+def _printed_form(content: Content) -> str | None:
+    return printed.looks_printed(content.head.split("\n"), _TARGETS)
+
+
+def _printed_upload(content: Content, format_id: str, form: str) -> ParsedUpload:
+    lines = content.lines
+    found = printed.of_markdown(lines) if form == "markdown" else printed.of_text(lines, _TARGETS)
+    if not any(_is_measurements(measured) for measured in found.report.values()):
+        raise UnreadableUpload(
+            "invalid",
+            "This is a printed report of optimum-benchmark without a figure.",
+            hint="Check that the benchmark ran to its end, or upload benchmark.json.",
+        )
+    run = _json_run(Fields(found.report))
+    metrics = tuple(
+        replace(metric, pointer=f"line {line}") if (line := found.lines.get(metric.pointer)) is not None else metric
+        for metric in run.metrics
+    )
+    return ParsedUpload(format_id, (replace(run, metrics=metrics),), text_findings(content))
 
 
 # --- JSON ----------------------------------------------------------------------------------------------------------

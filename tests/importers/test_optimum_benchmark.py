@@ -1,4 +1,4 @@
-"""optimum-benchmark: CSV reports of 2023 as they were seen, JSON as the tool's source writes it."""
+"""optimum-benchmark: CSV of 2023, one report of 0.5 in its three forms, and JSON as the tool's source writes it."""
 
 from __future__ import annotations
 
@@ -177,3 +177,23 @@ def test_odd_targets_give_fewer_figures(target: dict[str, Any]) -> None:
     run = only({"prefill": target, "decode": {"latency": latency(2.0)}})
     assert values(run)["decode_time_s.mean"] == 2.0
     assert "prefill_time_s.mean" not in values(run)
+
+
+def test_one_report_in_its_three_forms() -> None:
+    """The printed forms say, rounded, what the JSON says; each figure points to its line."""
+    whole, text, markdown = (upload(f"optimum-benchmark/{file}").runs[0] for file in ("3.json", "4.txt", "5.md"))
+    assert values(whole)["latency_s.p50"] == 11.300766840518918
+    assert (whole.model_hint, whole.workload.batch, whole.workload.input_len) == ("BAAI/bge-base-en-v1.5", 64, 128)
+    assert "8259CL" in (whole.hardware_hint or "")  # the machine has a T4, but the run's device is its processor
+    for run, line in ((text, 16), (markdown, 24)):
+        for key, value in values(run).items():
+            assert value == pytest.approx(values(whole)[key], rel=1e-3), key
+        assert {"latency_s.mean", "latency_s.p99", "latency_s.std", "samples_per_s"} <= values(run).keys()
+        mean = next(metric for metric in run.metrics if metric.stat == "mean")
+        assert (mean.pointer, mean.raw, mean.raw_unit, mean.count) == (f"line {line}", "11.329571", "s", 10)
+    logged = b"\r\n".join(
+        b"[09:11][BENCHMARK][INFO] - " + line for line in data("optimum-benchmark/4.txt").splitlines()
+    )
+    assert values(parse_upload(b"starting\r\n" + logged).runs[0]) == values(text)
+    cut = parse_upload(data("optimum-benchmark/5.md")[:300])
+    assert not cut.runs[0].metrics  # it ends within the report of loading
