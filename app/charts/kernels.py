@@ -141,7 +141,8 @@ def kernel_roofline(
 
     A kernel's two points lie at one height; the distance between them is what the L2 saves. Roofs are the linked
     device's vendor peaks, with what was achieved dashed; the roof of the L2, and without a device that of its memory,
-    is what the counters tell (dotted: at least that). None without a point.
+    is what the counters tell (dotted: at least that), and else that of the L2 what somebody achieved. None without a
+    point.
     """
     levels = (
         ("DRAM", "circle", [(k, k.flop / k.hbm_bytes) for k in kernels if k.flop > 0 and k.hbm_bytes]),
@@ -169,6 +170,10 @@ def kernel_roofline(
     if l2 is not None:
         dash, before = ("dot", "At least ") if l2.least else ("solid", "")
         line, note = _slope("L2", l2.rate, peaks, area, "other", dash, before, named_at=0.8)
+        traces.append(line)
+        notes.append(note)
+    elif levels[1][2] and profile is not None and profile.achievable_l2_bandwidth is not None:
+        line, note = _slope("L2, achieved", profile.achievable_l2_bandwidth, peaks, area, "other", "dash", named_at=0.8)
         traces.append(line)
         notes.append(note)
     labelled = _labelled(levels[0][2] or levels[1][2])

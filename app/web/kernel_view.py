@@ -462,10 +462,15 @@ def _roofline_note(rows: tuple[KernelRow, ...], hardware: HardwareProfile | None
             said.append(
                 f"{_peak_said('L2', l2)} A kernel may be held earlier, by the part of the L2 that its hover names."
             )
+        elif hardware is not None and hardware.achievable_l2_bandwidth is not None:
+            said.append(
+                "The L2 roof is what somebody achieved on such a device: this report lacks the counters that tell its "
+                "own. Add lts__t_bytes.sum.pct_of_peak_sustained_elapsed to the metrics."
+            )
         else:
             said.append(
-                "The open points have no roof: profiles state no L2 bandwidth, and this report lacks the counters that "
-                "tell it. Add lts__t_bytes.sum.pct_of_peak_sustained_elapsed to the metrics."
+                "The open points have no roof: the profile states no L2 bandwidth, and this report lacks the counters "
+                "that tell it. Add lts__t_bytes.sum.pct_of_peak_sustained_elapsed to the metrics."
             )
     return " ".join(said)
 

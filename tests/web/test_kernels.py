@@ -96,7 +96,8 @@ def test_counters_make_points_and_no_timeline(client: TestClient) -> None:
     linked = client.get(f"/runs/{run}/kernels").text
     assert "of the bf16 peak" in linked
     assert "A call takes" not in client.get(f"/runs/{run}").text
-    assert "L2 bandwidth" in linked
+    assert "The L2 roof is what somebody achieved on such a device" in linked
+    assert '"L2, achieved 6.13 TB/s"' in linked
 
 
 def test_counters_draw_the_roofs_that_no_profile_states(client: TestClient) -> None:
