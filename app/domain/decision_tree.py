@@ -339,6 +339,7 @@ class _Walker:
         self.reached: dict[str, Reached] = {}
         self.also: list[str] = []
         self.beside: list[tuple[str, tuple[str, ...]]] = []  # beyond near thresholds
+        self.spoken: dict[str, int] = {}  # leaves that a symptom speaks for, the likelier ones first
         self.seen: set[str] = set()
 
     def run(self, symptoms: tuple[Symptom, ...]) -> Walk:
@@ -352,12 +353,15 @@ class _Walker:
                     for leaf in symptom.go:
                         if leaf in left:
                             self._reach(leaf, "possible", (symptom.id,))
+                            self.spoken.setdefault(leaf, len(self.spoken))
         found = [leaf for leaf, item in self.reached.items() if item.status == "found"]
         also = tuple(leaf for leaf in dict.fromkeys(self.also) if leaf not in found)
         return Walk(self.tree, tuple(self.steps), self.next, tuple(self._ordered()), also)
 
     def _ordered(self) -> list[Reached]:
-        return sorted(self.reached.values(), key=lambda item: item.standing)
+        """By standing; of equal ones those first that a symptom speaks for, in its own order."""
+        last = len(self.spoken)
+        return sorted(self.reached.values(), key=lambda item: (item.standing, self.spoken.get(item.leaf, last)))
 
     def _reach(self, leaf: str, status: Status, via: tuple[str, ...], *, under: bool = False) -> None:
         """Keep the strongest way to a leaf."""
@@ -411,6 +415,19 @@ class _Walker:
             return Step(node, "yes" if assumed == "yes" else "no", "assumed", False, checks, answer, depth)
         return None
 
+    def _half_known(self, node: Node) -> bool:
+        """Whether a finding that needs several things is known to hold in one of them, and refuted in none.
+
+        What is only computed says too little for that: half of a finding would then show on every estimate.
+        """
+        if node.finding != "yes" or node.condition.join != "all" or len(node.condition.tests) < 2:
+            return False
+        if node.id in self.answers:
+            return False
+        checks = decide(node.condition, self.evidence)[2]
+        holding = [item.evidence for item in checks if item.outcome == "yes" and item.evidence is not None]
+        return all(item.outcome != "no" for item in checks) and any(item.kind != "estimated" for item in holding)
+
     def _other_side(self, node: Node, answer: str) -> None:
         """Leaves on the other side of a near threshold; crossing it may itself be the finding."""
         place = node.target(answer)
@@ -438,9 +455,13 @@ class _Walker:
         seen: set[tuple[str, bool]] | None = None,
         direct: bool = False,
         behind: bool = False,
+        doubtful: bool = False,
     ) -> Iterator[tuple[str, tuple[str, ...], bool, bool]]:
         """Every leaf that is not ruled out from here, the findings on the way, whether its last question is decided,
-        and whether it lies behind a finding that points elsewhere."""
+        and whether it lies behind a finding that points elsewhere.
+
+        `doubtful` is what lies below a finding that nobody knows: a decided question there decides only its kind.
+        """
         if place not in self.tree.nodes:
             yield place, via, direct, behind
             return
@@ -451,12 +472,17 @@ class _Walker:
         node = self.tree.nodes[place]
         step = self._step(node, 0)
         if step is None or step.answer == "unknown":
+            hinted = self._half_known(node)
             for answer in reversed(_finding_first(node)):
-                yield from self._explore(node.target(answer), via, seen, False, behind)
+                finds = node.finding != "both" and node.finds(answer)
+                reasons = (node.id, *via) if hinted and finds else via
+                yield from self._explore(node.target(answer), reasons, seen, False, behind, doubtful or finds)
             return
         told = step.decided_by != "assumed"
         finds = told and node.finds(step.answer)
-        yield from self._explore(node.target(step.answer), (node.id, *via) if finds else via, seen, told, behind)
+        reasons = (node.id, *via) if finds else via
+        doubtful = doubtful and not finds
+        yield from self._explore(node.target(step.answer), reasons, seen, told and not doubtful, behind, doubtful)
         if finds and node.finding != "both":
             # what comes behind this finding
             yield from self._explore(node.target(OTHER[step.answer]), (), seen, False, True)

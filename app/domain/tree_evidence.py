@@ -44,6 +44,9 @@ STRENGTH: Mapping[str, int] = {"user": 0, "measured": 1, "derived": 2, "estimate
 USUAL_RESERVE = 0.1
 """Share of a device's memory that serving engines leave free by default."""
 
+HALF_FULL = 0.5
+"""Use of the KV pool under which no request is preempted: a mean this low leaves room for its peaks (our judgement)."""
+
 LARGE_ATTENTION = 0.4
 STREAMS_WELL = 0.5
 """As the decode tree asks: attention is worth a question from this share of a step, and streams well from this share of
@@ -114,6 +117,12 @@ def _derived(known: Mapping[str, Evidence]) -> Iterator[Evidence]:
         yield made(
             "skew", load / floor, "fullest over mean load / its random floor", "load_max_over_mean", "load_floor"
         )
+    elif load is None and "skew" not in known and (high := _exact(known, "load_p99_over_mean")) is not None:
+        # the fullest expert has at least as many
+        yield made("load_max_over_mean", max(high, 1.0), "at least the p99", "load_p99_over_mean", limit="at_least")
+        of, names = (floor, ("load_p99_over_mean", "load_floor")) if floor else (1.0, ("load_p99_over_mean",))
+        source = "p99 over mean load / the random floor" + ("" if floor else ", which is not known and taken as 1")
+        yield made("skew", high / of, source, *names, limit="at_least" if floor else "")
     elif load is not None:
         source = "fullest over mean load; the floor of random routing is not known and taken as 1, so this is the most"
         yield made("skew", load, source, "load_max_over_mean")
@@ -146,12 +155,17 @@ def _derived(known: Mapping[str, Evidence]) -> Iterator[Evidence]:
         source = f"nothing moves while the device waits ({name})"
         yield made("mbu", 1.0 - share, source, name, limit="at_most")
     yield from _streaming(known, mbu, made)
-    beside = [value for name in ("vae_share", "text_share") if (value := _exact(known, name)) is not None]
+    pool = _exact(known, "kv_pool_use")
+    if pool is not None and pool < HALF_FULL:
+        source = f"a pool of which {pool:.0%} is used preempts nobody"
+        yield made("preemptions_per_min", 0.0, source, "kv_pool_use")
+    yield from _parts_of_a_generation(known, made)
+    beside = [value for name in _PARTS if (value := _exact(known, name)) is not None]
     if beside:
-        names = [name for name in ("vae_share", "text_share") if name in known]
-        yield made(
-            "denoise_share", max(1.0 - sum(beside), 0.0), "at most what VAE and text leave", *names, limit="at_most"
-        )
+        parts = [name for name in _PARTS if name in known]
+        whole = len(beside) == len(_PARTS)
+        source = "what VAE and text leave" if whole else "at most what VAE or text leaves"
+        yield made("denoise_share", max(1.0 - sum(beside), 0.0), source, *parts, limit="" if whole else "at_most")
     gemm_share = _exact(known, "gemm_share")
     if mfu is not None and gemm_share:
         source = "MFU over the share of the products: the rate while they run"
@@ -177,6 +191,24 @@ def _derived(known: Mapping[str, Evidence]) -> Iterator[Evidence]:
         for name in ("exposed_comm_share", "a2a_share", "tp_latency_share", "bubble_share"):
             yield made(name, 0.0, "one device", "devices")
         yield made("rank_token_max_over_mean", 1.0, "one device", "devices")
+
+
+_PARTS: Mapping[str, str] = {"vae_share": "text_share", "text_share": "vae_share"}
+"""What a generation has beside its denoiser: each part, and the other one."""
+
+
+def _parts_of_a_generation(known: Mapping[str, Evidence], made: Callable[..., Evidence]) -> Iterator[Evidence]:
+    """The part beside the denoiser that nobody stated: what the others leave, where they are known."""
+    denoiser = _exact(known, "denoise_share")
+    for name, other in _PARTS.items():
+        share = _exact(known, other)
+        if _exact(known, name) is not None or share is None:
+            continue
+        if denoiser is not None:
+            source = "what the denoiser and the other part leave"
+            yield made(name, max(1.0 - denoiser - share, 0.0), source, "denoise_share", other)
+        else:
+            yield made(name, max(1.0 - share, 0.0), "at most what the other part leaves", other, limit="at_most")
 
 
 def _streaming(known: Mapping[str, Evidence], mbu: float | None, made: Callable[..., Evidence]) -> Iterator[Evidence]:
@@ -470,6 +502,11 @@ _NOT_IN_A_BOUND: tuple[tuple[str, Value, str], ...] = (
     ("preprocess_share", 0.0, "inputs are ready in the estimate"),
 )
 """What a bound takes as good; any of them can be stated instead."""
+
+DENOISER_ALONE: tuple[Evidence, ...] = tuple(
+    _estimated(name, 0.0, "the estimate is of the denoiser alone") for name in ("vae_share", "text_share")
+)
+"""What an estimate of a denoiser leaves out of the generation; either can be stated instead."""
 
 
 _ROUTING = ("router", "topk", "histogram", "permute", "unpermute")

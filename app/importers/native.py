@@ -145,8 +145,8 @@ _RUN: dict[str, Any] = {
         },
         "evidence": {
             "type": "object",
-            "description": "measured values that the decision trees ask for, by their metric ids",
-            "additionalProperties": {"type": ["number", "null"]},
+            "description": "measured values that the decision trees ask for, by metric id; yes and no as booleans",
+            "additionalProperties": {"type": ["number", "boolean", "null"]},
             "maxProperties": 500,
         },
         "measured_at": {**_OPTIONAL_NAME, "description": "ISO 8601"},

@@ -27,6 +27,7 @@ from app.domain.levers.base import LeverRequest
 from app.domain.model import STATE_MIXERS, ModelSpec
 from app.domain.run_analysis import BoundRow
 from app.domain.tree_evidence import (
+    DENOISER_ALONE,
     Sums,
     all_reduce_share,
     all_reduces,
@@ -233,6 +234,8 @@ def sources_of(ctx: Context, subject: Subject) -> list[tuple[Evidence, ...]]:
         sources += _of_table(estimate, sums, step)
         if subject.view is None:
             sources.append(of_estimate(estimate.bound, estimate.workload, estimate.memory, host, step))
+            if estimate.model.denoiser is not None:
+                sources.append(DENOISER_ALONE)
     return [tuple(source) for source in sources]
 
 
@@ -386,7 +389,7 @@ def walked(ctx: Context, subject: Subject, evidence: Mapping[str, Evidence], req
         for reached in found.directions
         for leaf in (ctx.catalog.trees.leaves[reached.leaf],)
     ]
-    return Diagnosis(subject, evidence, found, tuple(_by_saving(directions)), request)
+    return Diagnosis(subject, evidence, found, tuple(_by_saving(ctx, directions, evidence)), request)
 
 
 def _as_launched(ctx: Context, subject: Subject, evidence: Mapping[str, Evidence]) -> Subject:
@@ -448,11 +451,23 @@ def step_of_saving(subject: Subject, trial: Trial) -> float | None:
 
 
 def _by_saving(
+    ctx: Context,
     directions: Sequence[tuple[Reached, Leaf, tuple[Trial, ...]]],
+    evidence: Mapping[str, Evidence],
 ) -> list[tuple[Reached, Leaf, tuple[Trial, ...]]]:
-    """Directions of one standing by their best predicted saving; the walk's own order where nothing is predicted."""
+    """Directions of one standing by their best predicted saving.
 
-    def best(item: tuple[Reached, Leaf, tuple[Trial, ...]]) -> float:
-        return max((trial.saving for trial in item[2] if trial.saving is not None), default=0.0)
+    Savings that keep what is computed go before those that need a quality result beside them, as in the headline.
+    Where nothing is predicted, a direction whose share of the step is known goes before one of which nobody knows it;
+    else the walk's own order stays.
+    """
 
-    return sorted(directions, key=lambda item: (item[0].standing, -max(best(item), 0.0)))
+    def best(trials: Iterable[Trial]) -> float:
+        return max((trial.saving for trial in trials if trial.saving is not None), default=0.0)
+
+    def key(item: tuple[Reached, Leaf, tuple[Trial, ...]]) -> tuple[tuple[bool, float], float, float, bool]:
+        reached, leaf, trials = item
+        kept = (trial for trial in trials if ctx.catalog.techniques[trial.technique].book_as != "algorithmic")
+        return reached.standing, -max(best(kept), 0.0), -max(best(trials), 0.0), addressed(leaf, evidence) is None
+
+    return sorted(directions, key=key)

@@ -76,7 +76,7 @@ GENERATION_LABELS: Final[Mapping[str, str]] = {
     "mi300": "MI300, CDNA 3",
 }
 BOOK_WORDS: Final[Mapping[str, tuple[str, str]]] = {
-    "kernel": ("Kernel", "The same numbers are computed by better kernels."),
+    "kernel": ("Kernel", "The same model, computed by better kernels or in a narrower format."),
     "communication": ("Communication", "The same numbers, with less or better hidden traffic between devices."),
     "runtime": ("Runtime", "The same kernels, launched, scheduled, batched or placed better."),
     "algorithmic": ("Algorithmic", "Something else is computed: a quality result belongs beside the gain."),

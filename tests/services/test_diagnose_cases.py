@@ -400,6 +400,42 @@ CASES = (
             "evidence": {"gpu_busy_share": 0.41, "gpu_idle_share": 0.59, "launch_share": 0.55},
         }
     ),
+    # ---- part of what a question needs, or a value that only another one gives
+    Case("prompts repeat, nobody counted the hits", "the log of an agent service")
+    .walks("prefill", "L-prefix")
+    .given(prefix_repeat=0.7),
+    Case("a quarter is recomputed, memory unknown", "HFU and MFU of a log")
+    .walks("dense_train", "L-lessrecompute")
+    .given(recompute_share=0.25),
+    Case("idle units, launches not measured", "symptom table: launches before narrow products")
+    .walks("decode", "L-graphs", "L-skinny")
+    .given(mbu=0.15, mfu=0.01),
+    Case("memory full at moderate bandwidth", "symptom table: logits before activations and the allocator")
+    .walks("dense_train", "L-ce", "L-act", "L-alloc")
+    .given(mem_peak_ratio=0.97, mbu=0.3),
+    Case("a heavy text encoder", "a breakdown of one picture").walks("diffusion", "L-text").given(text_share=0.35),
+    Case("the rest beside denoiser and text is the VAE", "a breakdown of one picture")
+    .walks("diffusion", "L-vae", ended=True)
+    .given(denoise_share=0.7, text_share=0.05),
+    Case("only the p99 of the experts' load", "a router's log over layers and steps")
+    .walks("moe", "L-balance")
+    .given(load_p99_over_mean=3.0),
+    Case("weight-bound small batch, nothing promised", "the weights are 99 % of the bytes, a draft's hits are unknown")
+    .walks("decode", "L-weights", "L-spec", ended=False)
+    .of(run=decode_h200(0.0041, 1, 511)),
+    Case("a picture before anybody draws it", "the estimate is of the denoiser alone, many steps without a cache")
+    .walks("diffusion", "L-difcache", ended=True)
+    .of(estimate=step("prefill", "dit-xl-2", batch=2, seq_len=256))
+    .given(steps=50, cache_hit=0, quality_recorded=True),
+    Case("experts in other nodes, said by the file", "the native format takes yes and no")
+    .walks("moe", "L-geometry", ended=True)
+    .of(
+        run={
+            "name": "t",
+            "metrics": {"step_time_s": 1.0},
+            "evidence": {"ep_spans_nodes": True, "a2a_share": 0.41},
+        }
+    ),
     # ---- too little to tell
     Case("nothing is known", "an empty request").walks("dense_train", ended=False),
     Case("only a loss and a step time", "a training log without a model")
