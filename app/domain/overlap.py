@@ -65,13 +65,13 @@ def exposed_communication(step: Seconds, compute_only: Seconds, other: Seconds =
         if value < 0 or not math.isfinite(value):
             raise InvalidInput((name,), "must be a time of 0 or more")
     left = step - compute_only - other
-    if left < 0:
+    if left < -1e-9 * step:
         raise InvalidInput(
             ("compute_only_s",),
             f"compute alone and the rest take {compute_only + other:.4g} s, more than the step of {step:.4g} s: "
             "measure both with the same batch",
         )
-    return left
+    return max(left, 0.0)
 
 
 def exposed_forecast(communication: Seconds, window: Seconds, level: str) -> Seconds:

@@ -168,7 +168,12 @@ def exposed_json(found: ExposedEstimate) -> dict[str, Any]:
         "streams_sum_s": found.streams,
         "run": found.run,
         "origins": dict(found.origins),
-        "assumptions": ["The step without communication ran the same batch on the same device."],
+        "assumptions": [
+            "The step is the whole span of the trace. Compute is when a kernel computes, alone or beside a collective, "
+            "which may slow it; other waits are copies and gaps."
+            if found.traced
+            else "The step without communication ran the same batch on the same device."
+        ],
     }
 
 

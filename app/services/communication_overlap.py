@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from app.catalog.published import collective_units
 from app.domain.calibration import TILE
@@ -281,7 +282,8 @@ def _waves(rows: int, columns: int, units: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ExposedEstimate:
-    """`streams` are what a profiler's streams add up to: shown beside, never used."""
+    """`streams` are what a profiler's streams add up to: shown beside, never used. `traced` says that the times are
+    those of a trace: its whole span stands for the step."""
 
     step: Seconds
     compute_only: Seconds
@@ -291,6 +293,7 @@ class ExposedEstimate:
     run: str | None
     run_name: str | None
     origins: Mapping[str, str]
+    traced: bool = False
 
     @property
     def share(self) -> Ratio:
@@ -298,10 +301,15 @@ class ExposedEstimate:
 
 
 def estimate_exposed(ctx: Context, request: ExposedRequest) -> ExposedEstimate:
-    """Exposed communication from three times, or from a run's step time and its evidence (F-1.5)."""
+    """Exposed communication from three times, or from a run's step time and its evidence (F-1.5).
+
+    A run that is a trace and states neither has all three in its timeline: its span, the time when a kernel computes
+    (alone or beside a collective), and copies and gaps. What is left is when nothing but communication runs.
+    """
     values = {"step_s": request.step_s, "compute_only_s": request.compute_only_s, "other_s": request.other_s}
     origins = {name: "entered" for name, value in values.items() if value is not None}
     run_name = None
+    traced = False
     if request.run is not None:
         with ctx.storage.read() as session:
             run = stored_runs.get_run(session=session, run_id=request.run)
@@ -312,6 +320,10 @@ def estimate_exposed(ctx: Context, request: ExposedRequest) -> ExposedEstimate:
             "compute_only_s": evidence.get("compute_only_s"),
             "other_s": evidence.get("other_s"),
         }
+        unsaid = told["compute_only_s"] is values["step_s"] is values["compute_only_s"] is None
+        of_trace = _of_trace(run.parsed.timeline or {}) if unsaid else {}
+        if of_trace:
+            told, traced = of_trace, True
         for name, value in told.items():
             if values[name] is None and value is not None:
                 values[name], origins[name] = value, "measured"
@@ -337,4 +349,17 @@ def estimate_exposed(ctx: Context, request: ExposedRequest) -> ExposedEstimate:
         run=request.run,
         run_name=run_name,
         origins=origins,
+        traced=traced,
     )
+
+
+def _of_trace(timeline: Mapping[str, Any]) -> dict[str, float | None]:
+    """The three times of a trace's timeline; empty where nothing ran on a device."""
+    if not timeline.get("span_s"):
+        return {}
+    waits = ("copying_s", "launch_gap_s", "other_gap_s", "unknown_gap_s")
+    return {
+        "step_s": timeline["span_s"],
+        "compute_only_s": timeline["computing_s"] + timeline["overlapped_s"],
+        "other_s": sum(timeline[name] for name in waits),
+    }

@@ -311,7 +311,8 @@ def _answer_overlap(ctx: Context, question: Question, body: dict[str, Any]) -> P
 def _answer_exposed(ctx: Context, question: Question, body: dict[str, Any]) -> PageAnswer:
     found = estimate_exposed(ctx, ExposedRequest.model_validate(body))
     headline = (
-        f"{time_words(found.exposed)} of the step is exposed communication, {found.share:.1%} of its "
+        f"{time_words(found.exposed)} of the {'trace' if found.traced else 'step'} is exposed communication, "
+        f"{found.share:.1%} of its "
         f"{time_words(found.step)}."
     )
     details = []

@@ -204,6 +204,9 @@ CONTROLS: Mapping[str, Control] = {
 }
 
 
+_EXAMPLE_TIMES = ("step", "compute_only", "other", "streams")
+
+
 @dataclass(frozen=True, slots=True)
 class CommunicationForm:
     """The page's controls as typed. `values` are those of the open question, read."""
@@ -229,8 +232,12 @@ def communication_form(query: Mapping[str, str]) -> CommunicationForm:
     """Read an address. Controls of the other questions are kept as they are."""
     question = BY_ID.get(query.get("view", ""), QUESTIONS[0])
     typed, values, errors = {}, {}, {}
+    # a run has times of its own: the example's are no longer meant
+    of_run = _EXAMPLE_TIMES if question.id == "exposed" and query.get("run", "").strip() else ()
     for name, control in CONTROLS.items():
         text = query.get(name, control.default).strip()
+        if name in of_run and text == control.default:
+            text = ""
         typed[name] = text[: MAX_TEXT * 2]
         if name not in question.controls:
             if len(text) > MAX_TEXT:

@@ -260,7 +260,8 @@ def overlap(ctx: Ctx, request: Annotated[OverlapRequest, Body(openapi_examples=_
 def exposed(ctx: Ctx, request: Annotated[ExposedRequest, Body(openapi_examples=_EXPOSED)]) -> Response:
     """What a step takes beyond its compute alone and its other waits, from three times or from a run.
 
-    A run gives `step_time_s` and, among its evidence, `compute_only_s` and `other_s`.
+    A run gives `step_time_s` and, among its evidence, `compute_only_s` and `other_s`. A run that is a trace without
+    them gives its span, the time when kernels compute, and copies and gaps.
     """
     return FiniteJSONResponse(answers.exposed_json(estimate_exposed(ctx, request)))
 
