@@ -195,8 +195,8 @@ def _evaluate(
     notes = [*assumptions, *roofs.notes_for(workload), *table.assumptions, *_hop_notes(table, roofs)]
     if runs_in_halves(table, workload):
         notes.append(
-            f"The expected time takes {HIDDEN_DISPATCH:.0%} of the exchange with experts in other nodes as hidden "
-            "behind the other half of the batch (judgement)."
+            f"The expected time of a step takes {HIDDEN_DISPATCH:.0%} of the exchange with experts in other nodes as "
+            "hidden behind the other half of the batch (judgement); that of a single stage hides none."
         )
     streamed = float(over_operations(table.streamed_bytes() * table["count"]))
     if 0 < streamed <= roofs.cache:
