@@ -18,7 +18,7 @@ from app.storage.records import Acknowledgement, StoredRun
 MAX_NOTE = 500
 
 
-class _Lined(Protocol):
+class _Linted(Protocol):
     @property
     def run(self) -> StoredRun: ...
 
@@ -36,7 +36,7 @@ def acknowledged_of(run: StoredRun, findings: Iterable[Finding]) -> dict[Finding
     }
 
 
-def checked_acknowledgements(view: _Lined, given: Mapping[str, str | None]) -> tuple[Acknowledgement, ...]:
+def checked_acknowledgements(view: _Linted, given: Mapping[str, str | None]) -> tuple[Acknowledgement, ...]:
     """What a run's acknowledgements are after a change, by check: a note for its warnings, or None to take back.
 
     Those of warnings that the run has no more are dropped. Raises InvalidInput at `acknowledge` for a check of which
@@ -60,7 +60,7 @@ def checked_acknowledgements(view: _Lined, given: Mapping[str, str | None]) -> t
     return tuple(kept.values())
 
 
-def _no_such_warning(view: _Lined, check: str, warnings: list[Finding]) -> str:
+def _no_such_warning(view: _Linted, check: str, warnings: list[Finding]) -> str:
     found = next((finding for finding in view.findings if finding.check == check), None)
     if found is not None and found.severity == "error":
         return "is a contradiction: it is resolved by another file or link, not accepted"

@@ -32,8 +32,8 @@ class RunPatch(Contract):
     `workload` as an object replaces the stated fields, which go over those of a linked saved workload; as text it links
     a saved one; null drops both. `parallel` changes only the layout. `facts` adds what no file carries, by the keys
     that `missing` names; null takes one back. `acknowledge` accepts warnings with a note, by the finding's check; null
-    takes that back. `series` puts the run into a series by that name. A link that is changed
-    is remembered for files of the same wording, unless `remember` is false.
+    takes that back. `series` puts the run into a series by that name. A link that is changed is remembered for files of
+    the same wording, unless `remember` is false.
     """
 
     name: str | None = None
@@ -108,14 +108,10 @@ def update_run(ctx: Context, run_id: str, patch: RunPatch) -> RunView:
 def acknowledge_in_file(ctx: Context, view: RunView, check: str, note: str) -> int:
     """Accept a warning with one note in the other runs of the same file that have it; how many were changed."""
     changed = 0
-    with ctx.storage.read() as session:
-        others = [s.id for s in runs.runs_of_upload(session=session, upload_id=view.run.upload_id)]
-    for other in others:
-        seen = view if other == view.run.id else get_view(ctx, other)
-        if seen is view or not any(f.check == check and f.severity == "warning" for f in seen.findings):
-            continue
-        update_run(ctx, other, RunPatch(acknowledge={check: note}))
-        changed += 1
+    for other in (sibling.id for sibling in view.siblings if sibling.id != view.run.id):
+        if any(f.check == check and f.severity == "warning" for f in get_view(ctx, other).findings):
+            update_run(ctx, other, RunPatch(acknowledge={check: note}))
+            changed += 1
     return changed
 
 

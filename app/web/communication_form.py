@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from app.catalog.published import collective_units
 from app.domain.errors import DomainError, InvalidInput, MissingFigure
 from app.domain.precision import PRECISIONS
 from app.services.communication_page import BY_ID, QUESTIONS, Question, body_of, place_of
@@ -133,7 +134,8 @@ CONTROLS: Mapping[str, Control] = {
             "Or its units",
             "whole",
             "",
-            "Compute units given to the exchange: fewer than 24 slow it; 0 for copy engines",
+            f"Compute units given to the exchange: fewer than {collective_units().curve.enough} slow it; "
+            "0 for copy engines",
             least=0,
             most=4096,
         ),

@@ -9,6 +9,7 @@ from fastapi import Request, Response
 
 from app.charts.comparison import comparison_bars, static_bars
 from app.services import compare
+from app.services.compare_pages import PAGES
 from app.services.context import Context
 from app.storage.records import StoredComparison
 from app.web import formatting, rendering
@@ -157,4 +158,4 @@ def export_html(stored: StoredComparison) -> str:
     row = rows.get(stored.snapshot["headline"])
     bars = [] if row is None else static_bars(context["items"], row, stored.baseline)
     template = rendering.environment().get_template("pages/comparison_export.html")
-    return template.render({**context, "comparison": stored, "bars": bars, "bar_row": row})
+    return template.render({**context, "comparison": stored, "bars": bars, "bar_row": row, "question_words": PAGES})

@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import ValidationError
 from starlette.datastructures import UploadFile
 
-from app.catalog.published import published_experts
+from app.catalog.published import collective_units, published_experts
 from app.charts.moe import STAGE_LABELS, Position, expert_loads, overlap_timeline, stage_bars, stage_table, three_walls
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
 from app.domain.moe_pipeline import EXCHANGES
@@ -122,6 +122,7 @@ def _respond(request: Request, ctx: Any, form: MoeForm) -> HTMLResponse:
         "hardware_options": option_groups(choices(ctx, WhatIf(hardware=form.state.hardware)).hardware),
         "model_options": option_groups(expert_models(ctx)),
         "precisions": list(PRECISIONS),
+        "units_enough": collective_units().curve.enough,
     }
     return rendering.page(request, "moe.html", context, status)
 
