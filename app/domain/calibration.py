@@ -182,9 +182,9 @@ class KernelFeatures:
     """What a fit is evaluated on, one value an operation: seconds at full rate, and shapes.
 
     `products`, `exponentials`, `bytes` and `wire` are seconds of one execution at the roofs, `starts` those that its
-    messages to other nodes take to start, one after another; `utilisation` the busy
-    share of the last wave, `length` the inner loop's elements, `launches` kernels, `link_bytes` what `ramp` is held
-    against.
+    messages to other nodes take to start, one after another; `utilisation` the busy share of the last wave, `length`
+    the inner loop's elements, `launches` kernels, `waves` those of a decode, `link_rate` the bytes per second on
+    a row's links, which `ramp` is held against.
     """
 
     keys: tuple[str, ...]

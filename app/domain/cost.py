@@ -97,8 +97,8 @@ _NO_TRAFFIC: Mapping[str, Any] = {"net": {}}
 def _fill(self: Op, name: str, stage: str, kind: Kind, **cells: Any) -> None:
     """Keep only what a row says; the rest is read from the class.
 
-    The `__init__` of a frozen dataclass sets every field by a call of its own: a step has hundreds of rows, and making
-    them that way took a third of the time of its bound.
+    The `__init__` of a frozen dataclass sets every field by a call of its own: a step has hundreds of rows, and to
+    make them that way takes a third of the time of its bound.
     """
     _refuse_unknown(cells)
     self.__dict__.update(_NO_TRAFFIC, name=name, stage=stage, kind=kind, **cells)

@@ -37,8 +37,8 @@ class Ceilings:
     `flop` maps a peak name to FLOP/s, `links` a tier to bytes/s one way. `names` says for every roof where it comes
     from (`peak`, `achievable`, or `peak, raised to the measured ...`), `assumptions` what stands for a missing figure.
     `l2` is what somebody reached from the last-level cache: a roof to draw, which no bound uses. `family`, `units` and
-    `far_start` are no roofs: the device family that a forecast is fitted for, its compute units,
-    and what a message to another node takes to start.
+    `far_start` are no roofs: the device family that a forecast is fitted for, its compute units, and what a message to
+    another node takes to start.
     """
 
     flop: Mapping[str, FlopPerSecond]

@@ -9,7 +9,6 @@ were asked for. Host names and process ids of the device list are not kept, nor 
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from app.importers.fields import Fields, as_float
 from app.importers.logs import log_lines, text_findings
 from app.importers.reading import Content, clean, pointer
 from app.importers.sweep import Axis, Point, Reading, bytes_word, most_runs, sweep_run
+from app.importers.tables import cells_of
 
 MICRO = 1e-6
 GIGA = 1e9
@@ -309,10 +309,7 @@ def _csv_blocks(content: Content, header: int) -> list[_Block]:
             continue
         if number == header:
             separator = max(",;\t", key=line.count)
-        try:
-            cells = [cell.strip() for cell in next(csv.reader([line], delimiter=separator), [])]
-        except csv.Error:
-            cells = []
+        cells = cells_of(line, separator)
         if number == header:
             names = [_CSV_NAMES.get(name.lower().replace(" ", ""), name.lower().strip()) for name in cells]
             continue

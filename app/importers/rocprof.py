@@ -19,9 +19,8 @@ from app.importers import kernel_rows
 from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
 from app.importers.fields import Fields
 from app.importers.logs import text_findings
-from app.importers.printed_tables import csv_fields
 from app.importers.reading import Content, clean
-from app.importers.tables import numbered_rows, whole_lines
+from app.importers.tables import cells_of, numbered_rows, whole_lines
 
 _STATS: Final = frozenset({"name", "calls", "totaldurationns"})
 _DISPATCHES: Final = frozenset({"kernel_name", "start_timestamp", "end_timestamp"})
@@ -76,7 +75,7 @@ class RocprofCompute(_Tables):
 
 def _header_names(content: Content) -> set[str]:
     first = next((line for line in content.head.split("\n") if line.strip()), "")
-    return {name.strip().lower() for name in csv_fields(first.rstrip("\r"))} if len(first) < 60_000 else set()
+    return {name.lower() for name in cells_of(first, ",")} if len(first) < 60_000 else set()
 
 
 def _table(content: Content) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:

@@ -125,7 +125,7 @@ CONTROLS: Mapping[str, Control] = {
             "Taken by the exchange",
             "share",
             "",
-            "Share of the compute units; empty: 24 of them",
+            f"Share of the compute units; empty: {collective_units().curve.enough} of them",
             least=0,
             most=0.9,
         ),

@@ -12,6 +12,7 @@ import pytest
 
 from app.catalog.loader import load_catalog
 from app.catalog.tree_codec import TreeProblem, trees_from_files
+from app.domain.tree_evidence import LARGE_ATTENTION, STREAMS_WELL
 
 Files = dict[str, dict[str, Any]]
 
@@ -36,6 +37,10 @@ def test_the_seven_scenarios_have_the_questions_of_the_design() -> None:
         for node in tree.nodes.values():
             assert node.question.endswith("?")
             assert all(trees.metrics[name].find for name in node.condition.needs)
+    assert tuple(trees.thresholds[name].value for name in ("attn_hi", "attn_stream_ok")) == (
+        LARGE_ATTENTION,
+        STREAMS_WELL,
+    )
     for leaf in trees.leaves.values():
         assert leaf.why.endswith(".")
         assert leaf.avoid.endswith(".")
