@@ -55,6 +55,36 @@ def label(text: str) -> str:
     return html.escape(text, quote=False)
 
 
+def names_above(names: Sequence[str], bar: float, words: Sequence[str] | None = None) -> dict[str, Any]:
+    """Layout of horizontal bars, first on top, with their names above them: beside them a phone has no room for names.
+
+    `bar` is the height of a bar over its place, `words` what stands there instead of the names.
+    """
+    return {
+        "yaxis": {
+            "autorange": "reversed",
+            "categoryorder": "array",
+            "categoryarray": list(names),
+            "showticklabels": False,
+            "ticks": "",
+        },
+        "annotations": [
+            {
+                "x": 0,
+                "y": number - bar / 2,  # on an axis of names, places count from 0
+                "text": text,
+                "xanchor": "left",
+                "yanchor": "bottom",
+                "yshift": 1,
+                "showarrow": False,
+                "align": "left",
+                "font": {"size": 13, "color": "var(--chart-text)"},
+            }
+            for number, text in enumerate(words or names)
+        ],
+    }
+
+
 def short(number: float, digits: int = 3) -> str:
     """`number` with a few significant digits and no exponent in the usual range, for labels drawn in a chart."""
     text = f"{number:.{digits}g}"

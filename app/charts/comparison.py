@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.charts.base import ChartSpec, label, seconds, short, time_axis, with_prefix
+from app.charts.base import ChartSpec, label, names_above, seconds, short, time_axis, with_prefix
 
 BAR = 0.44
 """Height of a bar, as a share of the room that an item has."""
@@ -97,29 +97,15 @@ def comparison_bars(
                 "rangemode": "tozero",
                 "exponentformat": "SI",
             },
-            "yaxis": {
-                "autorange": "reversed",
-                "categoryorder": "array",
-                "categoryarray": names,
-                "showticklabels": False,
-                "ticks": "",
-            },
             "shapes": shapes,
-            # above the bars, since beside them a phone has no room for names
-            "annotations": [
-                {
-                    "x": 0,
-                    "y": number - BAR / 2,  # on an axis of names, places count from 0
-                    "text": name if cell is not None else f"{name}: not reported",
-                    "xanchor": "left",
-                    "yanchor": "bottom",
-                    "yshift": 1,
-                    "showarrow": False,
-                    "align": "left",
-                    "font": {"size": 13, "color": "var(--chart-text)"},
-                }
-                for number, (name, cell) in enumerate(zip(names, cells, strict=True))
-            ],
+            **names_above(
+                names,
+                BAR,
+                words=[
+                    name if cell is not None else f"{name}: not reported"
+                    for name, cell in zip(names, cells, strict=True)
+                ],
+            ),
             "showlegend": len(traces) > 1,
             "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         },

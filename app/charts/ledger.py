@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.charts.base import ChartSpec, label, seconds, time_axis
+from app.charts.base import ChartSpec, label, names_above, seconds, time_axis
+
+BAR = 0.5
+"""Height of a bar over the place that it has; its name stands in the rest."""
 
 BOOK_LABELS: Mapping[str, str] = {
     "kernel": "Kernel",
@@ -71,13 +74,26 @@ def ledger_waterfall(rows: Sequence[Mapping[str, Any]], *, title: str, caption: 
         data=tuple(traces),
         layout={
             "barmode": "overlay",
-            "height": 90 + 34 * len(names),
-            "margin": {"l": 180, "r": 24, "t": 8, "b": 44},
+            "height": 100 + 50 * len(names),
+            "bargap": 1 - BAR,
+            "margin": {"l": 12, "r": 24, "t": 8, "b": 44},
             "xaxis": {
                 "title": {"text": f"Serial bound of a step, {unit}"},
                 "range": [0, longest * 1.2 / factor],
             },
-            "yaxis": {"autorange": "reversed", "categoryorder": "array", "categoryarray": names, "automargin": True},
+            # a bar of no length has no room for its words
+            **names_above(
+                names,
+                BAR,
+                words=[
+                    names[0],
+                    *(
+                        f"{name}: no change" if a == b else name
+                        for name, (a, b) in zip(names[1:-1], steps, strict=True)
+                    ),
+                    names[-1],
+                ],
+            ),
             "showlegend": True,
             "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         },
