@@ -8,8 +8,9 @@ as part of the walk itself. Nothing here reads files, runs or the clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 Answer: TypeAlias = Literal["yes", "no", "unknown"]
@@ -25,6 +26,9 @@ NEAR = 0.10
 STATUSES: tuple[Status, ...] = ("found", "likely", "afterwards", "possible")
 """From the surest: where the walk ends; what known values decide behind an open question; what would be next once the
 first is cured; and what is not ruled out."""
+
+UNSURE = 2
+"""Open questions between a finding and a direction from which the direction is no longer called likely (judgement)."""
 
 ROUNDING = 1e-9
 """Relative distance within which a value is its threshold: floats that are equal on paper differ by less."""
@@ -281,12 +285,14 @@ class Reached:
     """A direction. `via` are the nodes (or the symptom) that speak for it, the last one first.
 
     `under` marks a possible direction right below the finding that leads to it: only which of its kind it is is open.
+    `named` is its place among those that a symptom names, None where none does.
     """
 
     leaf: str
     status: Status
     via: tuple[str, ...] = ()
     under: bool = field(default=False, compare=False)
+    named: int | None = field(default=None, compare=False)
 
     @property
     def standing(self) -> tuple[bool, float]:
@@ -294,6 +300,11 @@ class Reached:
         silent = not self.via and self.status != "found"
         place = float(STATUSES.index(self.status))
         return silent, STATUSES.index("afterwards") - 0.5 if self.under and self.status == "possible" else place
+
+    @property
+    def order(self) -> tuple[tuple[bool, float], float]:
+        """By standing, then by what a symptom names: it explains the values that it was read from."""
+        return self.standing, math.inf if self.named is None else float(self.named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,9 +370,9 @@ class _Walker:
         return Walk(self.tree, tuple(self.steps), self.next, tuple(self._ordered()), also)
 
     def _ordered(self) -> list[Reached]:
-        """By standing; of equal ones those first that a symptom speaks for, in its own order."""
-        last = len(self.spoken)
-        return sorted(self.reached.values(), key=lambda item: (item.standing, self.spoken.get(item.leaf, last)))
+        """By standing; of equal ones those first that a symptom names, in its own order."""
+        found = [replace(item, named=self.spoken.get(item.leaf)) for item in self.reached.values()]
+        return sorted(found, key=lambda item: item.order)
 
     def _reach(self, leaf: str, status: Status, via: tuple[str, ...], *, under: bool = False) -> None:
         """Keep the strongest way to a leaf."""
@@ -455,12 +466,13 @@ class _Walker:
         seen: set[tuple[str, bool]] | None = None,
         direct: bool = False,
         behind: bool = False,
-        doubtful: bool = False,
+        unsure: int = 0,
     ) -> Iterator[tuple[str, tuple[str, ...], bool, bool]]:
         """Every leaf that is not ruled out from here, the findings on the way, whether its last question is decided,
         and whether it lies behind a finding that points elsewhere.
 
-        `doubtful` is what lies below a finding that nobody knows: a decided question there decides only its kind.
+        `unsure` counts questions on the way that nobody can answer: below the finding of one nothing is known to hold,
+        and past a few of them each may be the cause as well. The next known finding begins anew.
         """
         if place not in self.tree.nodes:
             yield place, via, direct, behind
@@ -472,17 +484,17 @@ class _Walker:
         node = self.tree.nodes[place]
         step = self._step(node, 0)
         if step is None or step.answer == "unknown":
-            hinted = self._half_known(node)
+            hinted, asks = self._half_known(node), node.finding in ("yes", "no")
             for answer in reversed(_finding_first(node)):
-                finds = node.finding != "both" and node.finds(answer)
-                reasons = (node.id, *via) if hinted and finds else via
-                yield from self._explore(node.target(answer), reasons, seen, False, behind, doubtful or finds)
+                reasons = (node.id, *via) if hinted and node.finds(answer) else via
+                asked = 0 if not asks else UNSURE if node.finds(answer) else 1
+                yield from self._explore(node.target(answer), reasons, seen, False, behind, unsure + asked)
             return
         told = step.decided_by != "assumed"
         finds = told and node.finds(step.answer)
         reasons = (node.id, *via) if finds else via
-        doubtful = doubtful and not finds
-        yield from self._explore(node.target(step.answer), reasons, seen, told and not doubtful, behind, doubtful)
+        unsure = 0 if finds else unsure
+        yield from self._explore(node.target(step.answer), reasons, seen, told and unsure < UNSURE, behind, unsure)
         if finds and node.finding != "both":
             # what comes behind this finding
             yield from self._explore(node.target(OTHER[step.answer]), (), seen, False, True)

@@ -595,6 +595,10 @@ def of_row(row: BoundRow, run: ParsedRun, capacity: Bytes | None, host: Seconds 
         if row.what == "prefill" and row.measured_from.startswith("ttft_s"):
             source = "at most what the bound of the prefill leaves of TTFT"
             yield Evidence("queue_share_ttft", max(1.0 - row.of_bound, 0.0), kind, source, "at_most")
+    if row.what == "prefill" and not row.measured_from.startswith("ttft_s"):
+        source = "a prefill was timed by itself"
+        yield Evidence("queue_share_ttft", 0.0, kind, source)
+        yield Evidence("itl_p99_over_p50", 1.0, kind, source)
     if host:
         source = "what launching one by one adds to the forecast, over the measured step"
         yield Evidence("launch_share", min(host / measured, 1.0), "estimated", source)
@@ -609,5 +613,9 @@ def of_row(row: BoundRow, run: ParsedRun, capacity: Bytes | None, host: Seconds 
         yield Evidence("mem_peak_ratio", peak / capacity, "measured", "peak_memory_bytes over the device's memory")
 
 
-_GAP_SHARES: Mapping[str, str] = {"queueing": "queue_share_ttft", "data_wait": "data_wait_share"}
+_GAP_SHARES: Mapping[str, str] = {
+    "queueing": "queue_share_ttft",
+    "data_wait": "data_wait_share",
+    "prefill_interference": "prefill_between_share",
+}
 """Terms of a run's gap that are the evidence of a question."""

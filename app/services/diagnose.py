@@ -455,7 +455,7 @@ def _by_saving(
     directions: Sequence[tuple[Reached, Leaf, tuple[Trial, ...]]],
     evidence: Mapping[str, Evidence],
 ) -> list[tuple[Reached, Leaf, tuple[Trial, ...]]]:
-    """Directions of one standing by their best predicted saving.
+    """Directions of one standing by their best predicted saving; those that a symptom names go before the others.
 
     Savings that keep what is computed go before those that need a quality result beside them, as in the headline.
     Where nothing is predicted, a direction whose share of the step is known goes before one of which nobody knows it;
@@ -465,9 +465,9 @@ def _by_saving(
     def best(trials: Iterable[Trial]) -> float:
         return max((trial.saving for trial in trials if trial.saving is not None), default=0.0)
 
-    def key(item: tuple[Reached, Leaf, tuple[Trial, ...]]) -> tuple[tuple[bool, float], float, float, bool]:
+    def key(item: tuple[Reached, Leaf, tuple[Trial, ...]]) -> tuple[Any, ...]:
         reached, leaf, trials = item
         kept = (trial for trial in trials if ctx.catalog.techniques[trial.technique].book_as != "algorithmic")
-        return reached.standing, -max(best(kept), 0.0), -max(best(trials), 0.0), addressed(leaf, evidence) is None
+        return reached.order, -max(best(kept), 0.0), -max(best(trials), 0.0), addressed(leaf, evidence) is None
 
     return sorted(directions, key=key)

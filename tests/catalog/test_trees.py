@@ -28,7 +28,7 @@ def test_the_seven_scenarios_have_the_questions_of_the_design() -> None:
     assert set(trees.scenarios) == {"dense_train", "prefill", "decode", "moe", "vlm", "diffusion", "ssm"}
     assert len(trees.leaves) == 67
     assert len(trees.symptoms) == 10
-    assert len({name for tree in trees.scenarios.values() for name in tree.nodes}) == 78
+    assert len({name for tree in trees.scenarios.values() for name in tree.nodes}) == 79
     decode = trees.scenarios["decode"]
     assert decode.nodes["v4"].if_no == "dc0"
     assert decode.nodes["dc8"].condition.needs == ("batch_over_critical", "latency_goal")

@@ -106,6 +106,7 @@ def test_a_direct_walk_shows_evidence_threshold_and_distance() -> None:
         ("dc0", "no", "assumed"),
         ("dc1", "no", "data"),
         ("dc1b", "no", "assumed"),
+        ("dc1c", "no", "assumed"),
         ("dc2", "yes", "data"),
     ]
     assert found.ended

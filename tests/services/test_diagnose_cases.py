@@ -436,6 +436,20 @@ CASES = (
             "evidence": {"ep_spans_nodes": True, "a2a_share": 0.41},
         }
     ),
+    Case("prefills in between", "a saturated vLLM service: prompts take a third of the time between tokens")
+    .walks("decode", "L-chunkprefill", ended=True)
+    .given(mbu=0.16, mfu=0.2, prefill_between_share=0.38),
+    Case("a small model in eager frameworks", "AIPerf on an RTX 6000 Ada: 7 % of the bound, the rest unexplained")
+    .walks("decode", "L-graphs", "L-skinny", ended=False)
+    .of(
+        run={
+            "name": "one request at a time",
+            "hardware": "nvidia-rtx-6000-ada",
+            "model": "qwen3-0.6b",
+            "workload": {"phase": "decode", "batch": 1, "context_len": 198},
+            "metrics": {"tpot_s": {"p50": 0.0182}},
+        }
+    ),
     # ---- too little to tell
     Case("nothing is known", "an empty request").walks("dense_train", ended=False),
     Case("only a loss and a step time", "a training log without a model")

@@ -59,7 +59,7 @@ def test_scenarios_hold_the_trees(client: TestClient) -> None:
             "note": "KV bytes overtake the weights.",
         }
     ]
-    assert len(answer["metrics"]) == 70
+    assert len(answer["metrics"]) == 71
     assert len(answer["symptoms"]) == 10
 
 
