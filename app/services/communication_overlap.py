@@ -64,10 +64,11 @@ def units_note() -> str:
     """What the units of an exchange are taken to move: in words, with the measurement that it rests on."""
     found = collective_units()
     curve = found.curve
-    shares = ", ".join(f"{units} {share:.0%}" for units, share in zip(curve.units, curve.shares, strict=True))
+    shares = [f"{share:.0%} with {units}" for units, share in zip(curve.units, curve.shares, strict=True)]
     return (
-        f"So many compute units reach this share of the rate of the device's fastest link: {shares} ({found.title}, "
-        f"{found.read}: {found.conditions}). That other devices and collectives follow the same curve is a judgement."
+        f"Of the rate of the device's fastest link a collective's compute units reach {', '.join(shares[:-1])} and "
+        f"{shares[-1]} of them ({found.title}: {found.conditions}). That other devices and collectives do the same is "
+        "a judgement."
     )
 
 

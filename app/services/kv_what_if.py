@@ -438,7 +438,8 @@ def headline(estimate: KvEstimate) -> str:
 def details(estimate: KvEstimate, step: BoundEstimate, crossover: int | None) -> tuple[str, ...]:
     """What a reader asks next: what a step reads, where the cache outweighs the weights, what is wasted or copied."""
     said = []
-    kv, weights = step.bound.total("kv_read"), step.bound.total("weights")
+    # of every length as it is: a window caps long sequences, so the step at the mean length reads something else
+    kv, weights = estimate.reads.each, step.bound.total("weights")
     if weights > 0:
         said.append(f"A decode step reads {_size(kv)} of cache and {_size(weights)} of weights on each device.")
     now = estimate.workload.context_len

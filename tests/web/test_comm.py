@@ -520,7 +520,7 @@ def test_fewer_units_slow_the_exchange_too(client: TestClient) -> None:
     assert [found[24]["communication_s"] / found[n]["communication_s"] for n in counts] == pytest.approx(shares)
     unsaid = api(client, "overlap", **body, links=links)
     assert unsaid["levels"] == found[24]["levels"]
-    assert any("own measurement" in note and "16 83%" in note for note in unsaid["assumptions"])
+    assert any("own measurement" in note and "83% with 16" in note for note in unsaid["assumptions"])
     assert found[0]["time_s"] < found[24]["time_s"] < min(found[8]["time_s"], found[32]["time_s"])
     page = client.get("/comm?view=overlap&hardware=nvidia-h100-sxm&alpha_up=0&units=8").text
     assert "at 48 % of the link" in page or "at 48\u202f% of the link" in page

@@ -423,3 +423,13 @@ def test_copies_weigh_every_kind_of_layer_by_its_bytes(client: TestClient) -> No
     found = api(client, model="qwen3-next-80b-a3b", sequences=[100, 5000], parallel={"tp": 4})
     heads, states = 5100 * 12 * 2 * 2 * 256 * 2, found["state_bytes"]
     assert found["copies"] == pytest.approx((2 * heads + states) / (heads + states))
+
+
+def test_a_step_reads_every_length_as_it_is(client: TestClient):
+    """A window caps long sequences: at the mean length of a skewed list a step would read 2.7 times as much cache."""
+    asked = "dist=list&lengths=1x99,512x40,8000x9,120000&model=gemma-3-27b&tp=2&prefix=0&kv=fp8&lines=-"
+    words = text_of(client.get(f"/kv?{asked}").text)
+    body = {"model": "gemma-3-27b", "kv_dtype": "fp8", "parallel": {"tp": 2}}
+    found = api(client, **body, sequences=[1] * 99 + [512] * 40 + [8000] * 9 + [120_000])
+    assert f"A decode step reads {found['read_bytes_per_step'] / 2**30:.3g} GiB of cache" in words
+    assert "sequences of these lengths fit at most" in words

@@ -287,7 +287,9 @@ def _charts(found: KvAnswer, contexts: Array, lines: tuple[Curve, ...]) -> dict[
             what="Sequences that fit",
             unit="sequences",
             point=(now, float(estimate.workload.batch)),
-            title=f"{_many(estimate.max_batch)} of {estimate.workload.context_len:,} tokens fit at most",
+            title=f"{_many(estimate.max_batch)} of {estimate.workload.context_len:,} tokens fit at most"
+            if estimate.lengths.values.size == 1
+            else f"{_many(estimate.max_batch)} of these lengths fit at most; the line is for equal ones",
             caption=f"{caption}; {estimate.reserve:.0%} of the memory in reserve. Below the line everything fits",
         )
         charts["batches"] = context_lines(
