@@ -34,6 +34,7 @@ from app.domain.units import Bytes, BytesPerSecond, Seconds
 from app.services.communication_requests import (
     CollectiveRequest,
     LinksBody,
+    OverlapRequest,
 )
 from app.services.context import Context
 from app.services.contracts import CollectiveBody, Contract, OpRequest
@@ -121,11 +122,32 @@ def filled_notes(request: Contract) -> list[str]:
     return [note for note in request.filled_defaults() if not note.startswith("links")]
 
 
-def reduces_in_switch(hardware: HardwareProfile, asked: bool | None) -> bool:
-    """Whether switches add up: as asked, else as the device's fabric can."""
-    if asked is not None:
-        return asked
-    return hardware.scale_up is not None and hardware.scale_up.in_network_reduction
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The ranks of an exchange: their device, how many share a node, and the links between them.
+
+    `in_switch` says whether switches add up, `notes` what stands for figures that the device does not state.
+    """
+
+    hardware: HardwareProfile
+    per_node: int
+    facts: tuple[LinkFact, ...]
+    models: Mapping[Tier, LinkModel]
+    in_switch: bool
+    notes: tuple[str, ...]
+
+
+def ranks_of(ctx: Context, request: CollectiveRequest | OverlapRequest) -> Ranks:
+    """The ranks that a call asks about. Raises what an unknown device raises, and MissingFigure for a missing link."""
+    hardware, notes = resolve_hardware(ctx, request.hardware)
+    per_node = request.ranks_per_node or hardware.ranks_per_node
+    facts = link_facts(hardware, request.links)
+    models = {fact.tier: fact.model for fact in facts}
+    require_links(hardware, models, request.ranks, per_node)
+    in_switch = request.in_switch_reduction
+    if in_switch is None:
+        in_switch = hardware.scale_up is not None and hardware.scale_up.in_network_reduction
+    return Ranks(hardware, per_node, facts, models, in_switch, tuple(notes))
 
 
 # ---- collectives ----------------------------------------------------------------------------------------------------
@@ -202,12 +224,8 @@ def default_sizes() -> list[Bytes]:
 
 def estimate_collective(ctx: Context, request: CollectiveRequest) -> CollectiveEstimate:
     """Answer `POST /estimates/collective`. Raises InvalidInput or MissingFigure."""
-    hardware, notes = resolve_hardware(ctx, request.hardware)
-    per_node = request.ranks_per_node or hardware.ranks_per_node
-    facts = link_facts(hardware, request.links)
-    models = {fact.tier: fact.model for fact in facts}
-    require_links(hardware, models, request.ranks, per_node)
-    in_switch = reduces_in_switch(hardware, request.in_switch_reduction)
+    group = ranks_of(ctx, request)
+    hardware, per_node, models, in_switch = group.hardware, group.per_node, group.models, group.in_switch
     op = op_on(
         hardware,
         OpRequest(
@@ -223,8 +241,8 @@ def estimate_collective(ctx: Context, request: CollectiveRequest) -> CollectiveE
             ceilings=request.ceilings,
         ),
     )
-    group = (request.kind, request.ranks, per_node)
-    rows = tuple(_algorithm_row(group, name, request.bytes, models, in_switch) for name in ALGORITHMS)
+    asked = (request.kind, request.ranks, per_node)
+    rows = tuple(_algorithm_row(asked, name, request.bytes, models, in_switch) for name in ALGORITHMS)
     if request.algorithm is not None:
         chosen = next(row for row in rows if row.algorithm == request.algorithm)
         if chosen.reason is not None:
@@ -248,13 +266,13 @@ def estimate_collective(ctx: Context, request: CollectiveRequest) -> CollectiveE
         ranks_per_node=per_node,
         in_switch=in_switch,
         op=op,
-        links=facts,
+        links=group.facts,
         algorithms=rows,
         chosen=chosen,
         curve=curve,
         measured=(*carried_measurements(hardware, request.kind), *_uploaded_measurements(ctx, hardware, request.kind)),
         halves=_halves(request, per_node, models, in_switch),
-        assumptions=(*filled_notes(request), *notes, *link_notes(facts), *_ring_notes(request, per_node)),
+        assumptions=(*filled_notes(request), *group.notes, *link_notes(group.facts), *_ring_notes(request, per_node)),
     )
 
 

@@ -83,7 +83,7 @@ class ShardingEstimate:
     @property
     def exposed(self) -> Seconds:
         """Gathers and reductions of one micro-batch's passes that compute does not hide."""
-        return self.forward_line.total + self.backward_line.total - self.units * (self.forward + self.backward)
+        return beyond(self.forward_line.total + self.backward_line.total, self.units * (self.forward + self.backward))
 
     @property
     def hides(self) -> bool:

@@ -31,10 +31,8 @@ from app.services.communication import (
     ON_PROFILE,
     LinkFact,
     filled_notes,
-    link_facts,
     link_notes,
-    reduces_in_switch,
-    require_links,
+    ranks_of,
 )
 from app.services.communication_requests import (
     ExposedRequest,
@@ -43,7 +41,6 @@ from app.services.communication_requests import (
 from app.services.context import Context
 from app.services.contracts import GemmBody, OpRequest
 from app.services.estimate import op_on
-from app.services.references import resolve_hardware
 from app.storage import runs as stored_runs
 
 MOST_CONTENTION: Ratio = 0.9
@@ -140,12 +137,8 @@ def estimate_overlap(ctx: Context, request: OverlapRequest) -> OverlapEstimate:
     forecast of a product of that many rows, which knows weights read again and waves that are not full. The exchange's
     units are lost to the product beside it, and fewer than a link needs slow the exchange.
     """
-    hardware, notes = resolve_hardware(ctx, request.hardware)
-    per_node = request.ranks_per_node or hardware.ranks_per_node
-    facts = link_facts(hardware, request.links)
-    models = {fact.tier: fact.model for fact in facts}
-    require_links(hardware, models, request.ranks, per_node)
-    in_switch = reduces_in_switch(hardware, request.in_switch_reduction)
+    group = ranks_of(ctx, request)
+    hardware, per_node, models, in_switch = group.hardware, group.per_node, group.models, group.in_switch
     gemm = request.gemm
     item = PRECISIONS[gemm.dtype].element_bytes
     size = float(gemm.m) * (gemm.k if request.kind == "all_gather" else gemm.n) * item
@@ -238,12 +231,12 @@ def estimate_overlap(ctx: Context, request: OverlapRequest) -> OverlapEstimate:
         ),
         best=best,
         shown=shown,
-        links=facts,
+        links=group.facts,
         basis=basis,
         assumptions=(
             *filled_notes(request),
-            *notes,
-            *link_notes(facts)[:-1],
+            *group.notes,
+            *link_notes(group.facts)[:-1],
             f"Each chunk's product and exchange are launched one by one, {launch * 1e6:.3g} us each.",
             f"While something is sent, the product runs at {1 - contention:.0%} of its speed: the exchange's kernels "
             "occupy the rest.",

@@ -119,7 +119,7 @@ def _over_their_roof(metrics: Mapping[str, TreeMetric], numbers: Mapping[str, fl
         verb = "is" if len(over) == 1 else "are"
         yield Remark(
             "contradiction",
-            f"{told[:1].upper()}{told[1:]} {verb} above what a device can do. The peak (dense or sparse, of which"
+            f"{_capital(told)} {verb} above what a device can do. The peak (dense or sparse, of which"
             " precision), the count of work or the timing is wrong.",
             over,
         )

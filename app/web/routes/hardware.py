@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Query, Request
@@ -14,7 +15,7 @@ from app.catalog.names import AmbiguousName
 from app.charts.ceilings import ceilings_chart
 from app.domain.errors import InvalidInput
 from app.services import catalogue, hardware_pages, listing
-from app.services.catalogue import HardwareEntry
+from app.services.catalogue import HardwareEntry, ModelEntry
 from app.services.context import Context
 from app.services.hardware_pages import HardwareQuery
 from app.services.what_if import WhatIf, opening
@@ -25,6 +26,8 @@ from app.web.formatting import Scale
 from app.web.forms import FormErrors, FormTexts, sentence
 from app.web.hardware_form import GROUPS, HardwareForm, differences, read_form, shown_form
 from app.web.routes.explore import explore_address
+
+Entry = TypeVar("Entry", HardwareEntry, ModelEntry)
 
 router = APIRouter(include_in_schema=False)
 
@@ -131,23 +134,24 @@ def _sheet(request: Request, ctx: Context, entry: HardwareEntry, problem: str = 
         "explore_url": explore_address(opening(ctx, WhatIf(hardware=entry.id))),
         "api_url": f"/api/v1{address_of(entry)}",
         "runs_url": rendering.query("/runs", hardware=entry.id),
-        "origin": _origin(ctx, entry),
+        "origin": origin_of(entry.profile.copied_from, partial(catalogue.get_hardware, ctx), address_of),
         "chart": ceilings_chart(entry.profile),
         "problem": problem,
     }
     return rendering.page(request, "hardware.html", context, status)
 
 
-def _origin(ctx: Context, entry: HardwareEntry) -> tuple[str, str] | None:
-    """(name, address) of what a profile was copied from; without an address where that is gone."""
-    source = entry.profile.copied_from
+def origin_of(
+    source: str | None, get: Callable[[str], Entry], address: Callable[[Entry], str]
+) -> tuple[str, str] | None:
+    """(name, address) of what an entry was copied from; without an address where that is gone."""
     if source is None:
         return None
     try:
-        original = catalogue.get_hardware(ctx, source)
+        original = get(source)
     except LookupError:
         return source, ""
-    return original.name, address_of(original)
+    return original.name, address(original)
 
 
 def address_of(entry: HardwareEntry) -> str:

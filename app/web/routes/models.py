@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -25,7 +26,7 @@ from app.web.deps import Ctx
 from app.web.formatting import Scale
 from app.web.forms import FormTexts, sentence
 from app.web.routes.explore import explore_address
-from app.web.routes.hardware import heading_of, offered
+from app.web.routes.hardware import heading_of, offered, origin_of
 from app.web.security import NotStrictJson, check_json
 
 router = APIRouter(include_in_schema=False)
@@ -110,22 +111,10 @@ def _sheet(request: Request, ctx: Context, entry: ModelEntry, problem: str = "",
         "explore_url": explore_address(opening(ctx, WhatIf(model=entry.id))),
         "api_url": f"/api/v1{address_of(entry)}",
         "runs_url": rendering.query("/runs", model=entry.id),
-        "origin": _origin(ctx, entry),
+        "origin": origin_of(entry.model.copied_from, partial(catalogue.get_model, ctx), address_of),
         "problem": problem,
     }
     return rendering.page(request, "model.html", context, status)
-
-
-def _origin(ctx: Context, entry: ModelEntry) -> tuple[str, str] | None:
-    """(name, address) of what a model was copied from; without an address where that is gone."""
-    source = entry.model.copied_from
-    if source is None:
-        return None
-    try:
-        original = catalogue.get_model(ctx, source)
-    except LookupError:
-        return source, ""
-    return original.name, address_of(original)
 
 
 def address_of(entry: ModelEntry) -> str:
