@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn, cast
 
 from app.domain.run import Finding
 from app.importers.base import UnreadableUpload
@@ -628,6 +628,16 @@ class Content:
         """
         stored: io.RawIOBase = _Stored(self._stored(), self.checkpoint)
         return io.BufferedReader(_Inflated(stored, self.limits) if self.was_gzip else stored, _PIECE)
+
+    def open_text(self) -> BinaryIO:
+        """As `open`, the text always in UTF-8 without a byte-order mark. Bytes that are no text raise UnicodeError."""
+        stream = self.open()
+        start = stream.peek(4)[:4]
+        if (encoding := _encoding_of(start)) != "utf-8":
+            return cast("BinaryIO", codecs.EncodedFile(stream, "utf-8", encoding))
+        if start.startswith(codecs.BOM_UTF8):
+            stream.read(len(codecs.BOM_UTF8))
+        return cast("BinaryIO", stream)
 
     def checkpoint(self, bytes_done: int | None = None) -> None:
         """Report progress, and raise UploadCancelled where the work is no longer wanted.

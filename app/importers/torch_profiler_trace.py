@@ -16,7 +16,7 @@ import re
 from array import array
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final
 
 import ijson
 import numpy as np
@@ -338,17 +338,18 @@ def _collect(content: Content) -> tuple[_Collected, Finding | None]:
 
 def _read(content: Content, prefix: str, found: _Collected, *, mended: bool) -> str | None:
     """Feed the events to `found`; returns "cut-off" or "damaged" where the JSON does not go on to its end."""
-    with content.open() as opened:
-        stream = _Watched(cast("BinaryIO", opened), mended=mended)
-        try:
+    stream: _Watched | None = None
+    try:
+        with content.open_text() as opened:
+            stream = _Watched(opened, mended=mended)
             for event in ijson.items(stream, prefix, buf_size=256 * 1024):
                 found.event(event)
-        except UnreadableUpload as error:
-            if error.reason != "cut-off":  # gzip that ends early still gave its beginning
-                raise
-            return "cut-off"
-        except (ijson.JSONError, UnicodeDecodeError, ValueError, RecursionError):
-            return "cut-off" if stream.at_end else "damaged"
+    except UnreadableUpload as error:
+        if error.reason != "cut-off":  # gzip that ends early still gave its beginning
+            raise
+        return "cut-off"
+    except (ijson.JSONError, UnicodeError, ValueError, RecursionError):
+        return "cut-off" if stream is not None and stream.at_end else "damaged"
     return None
 
 

@@ -249,6 +249,17 @@ def test_hostile_events_cost_only_themselves() -> None:
     assert all("\u202e" not in row["name"] for row in run.kernels)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
+def test_byte_order_marks_are_no_damage(encoding: str) -> None:
+    """Editors and shells of Windows put them before a trace; a big-endian mark needs writing by hand."""
+    text = gzip.decompress(data("torch-profiler-trace/1.json.gz")).decode()
+    told = ("\ufeff" if encoding == "utf-16-be" else "") + text
+    found, plain = parse_upload(told.encode(encoding)), parse_upload(text.encode())
+    assert found.runs[0].metrics == plain.runs[0].metrics
+    assert found.runs[0].kernels == plain.runs[0].kernels
+    assert "damaged" not in {finding.check for finding in (*found.findings, *found.runs[0].findings)}
+
+
 def test_recognised_by_the_beginning_alone() -> None:
     assert detect(Content(b'\n {"schemaVersion": 1, "deviceProperties": [')).id == "torch-profiler-trace"
     assert TorchProfilerTrace().sniff(Content(b'{"a": 1}')).confidence == 0
