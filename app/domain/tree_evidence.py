@@ -157,7 +157,7 @@ def _derived(known: Mapping[str, Evidence]) -> Iterator[Evidence]:
     yield from _streaming(known, mbu, made)
     pool = _exact(known, "kv_pool_use")
     if pool is not None and pool < HALF_FULL:
-        source = f"a pool of which {pool:.0%} is used preempts nobody"
+        source = "a KV pool that is less than half full preempts nobody"
         yield made("preemptions_per_min", 0.0, source, "kv_pool_use")
     yield from _parts_of_a_generation(known, made)
     beside = [value for name in _PARTS if (value := _exact(known, name)) is not None]
@@ -607,7 +607,10 @@ def of_row(row: BoundRow, run: ParsedRun, capacity: Bytes | None, host: Seconds 
     for part in row.gap:
         share = _GAP_SHARES.get(part.term)
         if share is not None and part.time > 0 and share not in run.evidence:
-            yield Evidence(share, min(part.time / measured, 1.0), "derived", f"gap to the bound: {part.basis}")
+            # prefills are taken at their bound, and so are a least
+            limit: Limit = "at_least" if part.term == "prefill_interference" else ""
+            source = f"gap to the bound: {part.basis}"
+            yield Evidence(share, min(part.time / measured, 1.0), "derived", source, limit)
     peak = run.value("peak_memory_bytes") or run.value("peak_memory_bytes", "max")
     if peak is not None and capacity:
         yield Evidence("mem_peak_ratio", peak / capacity, "measured", "peak_memory_bytes over the device's memory")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -281,10 +282,21 @@ def read_value(told: str) -> Value:
         return False
     percent = lowered.endswith("%")
     try:
-        number = float(lowered.rstrip("%").replace(",", "").strip())
+        number = float(_digits(lowered.rstrip("%").strip()))
     except ValueError:
         return lowered
     return number / 100.0 if percent else number
+
+
+_GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
+"""A number whose commas part thousands."""
+
+
+def _digits(text: str) -> str:
+    """The number with a decimal point: a comma parts thousands where it can, else it is the decimal one."""
+    if _GROUPS.fullmatch(text):
+        return text.replace(",", "")
+    return text.replace(",", ".") if text.count(",") == 1 and "." not in text else text
 
 
 def checked_value(trees: Trees, name: str, value: Value) -> Value:
@@ -333,6 +345,11 @@ class Diagnosis:
     directions: tuple[tuple[Reached, Leaf, tuple[Trial, ...]], ...]
     request: DiagnosisRequest
     remarks: tuple[Remark, ...] = ()
+    launched: Subject | None = None
+
+    def tried(self, leaf: Leaf) -> Subject:
+        """The step that the techniques of a direction were tried on."""
+        return self.launched if self.launched is not None and about_launches(leaf) else self.subject
 
 
 def diagnose(ctx: Context, request: DiagnosisRequest) -> Diagnosis:
@@ -381,15 +398,22 @@ def _misfit(ctx: Context, subject: Subject) -> tuple[Remark, ...]:
 
 def walked(ctx: Context, subject: Subject, evidence: Mapping[str, Evidence], request: DiagnosisRequest) -> Diagnosis:
     """The walk over evidence that is gathered already."""
-    subject = _as_launched(ctx, subject, evidence)
     found = walk(subject.scenario, evidence, request.answers, ctx.catalog.trees.symptoms.values())
-    attempt = trier(tried_step(subject), evidence)
-    directions = [
-        (reached, leaf, _ranked(ctx, leaf, attempt, subject, evidence))
-        for reached in found.directions
-        for leaf in (ctx.catalog.trees.leaves[reached.leaf],)
-    ]
-    return Diagnosis(subject, evidence, found, tuple(_by_saving(ctx, directions, evidence)), request)
+    launched = _as_launched(ctx, subject, evidence)
+    plain = trier(tried_step(subject), evidence)
+    gapped = plain if launched is subject else trier(tried_step(launched), evidence)
+    directions = []
+    for reached in found.directions:
+        leaf = ctx.catalog.trees.leaves[reached.leaf]
+        on, attempt = (launched, gapped) if about_launches(leaf) else (subject, plain)
+        directions.append((reached, leaf, _ranked(ctx, leaf, attempt, on, evidence)))
+    ordered = tuple(_by_saving(ctx, directions, evidence))
+    return Diagnosis(subject, evidence, found, ordered, request, launched=launched)
+
+
+def about_launches(leaf: Leaf) -> bool:
+    """Whether a direction removes launches: the others are tried on a step without gaps, which is what they leave."""
+    return "launch_share" in leaf.addresses
 
 
 def _as_launched(ctx: Context, subject: Subject, evidence: Mapping[str, Evidence]) -> Subject:

@@ -150,7 +150,7 @@ def headline(ctx: Context, found: Diagnosis) -> str:
         reached, leaf, trials = first
         why = next((step for step in reversed(walk_.steps) if step.node.id in reached.via), None)
         told = "" if why is None else f" {_because(ctx.catalog.trees, why)}"
-        return f"{leaf.title}.{told}{_best_words(ctx, found.subject, leaf, trials)}"
+        return f"{leaf.title}.{told}{_best_words(ctx, found.tried(leaf), leaf, trials)}"
     likely = [leaf.title for reached, leaf, _ in directions if reached.status in ("likely", "possible") and reached.via]
     if walk_.next is not None:
         asked = sum(step.decided_by == "data" for step in walk_.steps)
@@ -261,13 +261,17 @@ def step_json(trees: Trees, step: Step) -> dict[str, Any]:
 
 
 def next_json(trees: Trees, node: Node, evidence: Mapping[str, Evidence]) -> dict[str, Any]:
-    """The question to ask, what it needs, and where each missing value is found."""
+    """The question to ask, what it needs, and where each missing value is found.
+
+    A value of which only a limit is known is missing too: the limit does not settle the question.
+    """
     checks = decide(node.condition, evidence)[2]
+    known = {name for name, item in evidence.items() if not item.limit}
     return {
         "node": node.id,
         "question": node.question,
         "why": node.why,
-        "needs": [metric_json(trees.metrics[name]) for name in node.condition.needs if name not in evidence],
+        "needs": [metric_json(trees.metrics[name]) for name in node.condition.needs if name not in known],
         "choices": ["yes", "no", "unknown"],
         "join": node.condition.join,
         "evidence": [check_json(trees, check) for check in checks],
@@ -291,7 +295,7 @@ def evidence_json(trees: Trees, item: Evidence) -> dict[str, Any]:
 def direction_json(
     ctx: Context, found: Diagnosis, reached: Reached, leaf: Leaf, trials: Sequence[Trial]
 ) -> dict[str, Any]:
-    opens = confirm_of(ctx, found.subject, leaf, trials)
+    opens = confirm_of(ctx, found.tried(leaf), leaf, trials)
     return {
         "leaf": leaf.id,
         "title": leaf.title,
@@ -300,7 +304,7 @@ def direction_json(
         "addresses": addresses_json(ctx.catalog.trees, leaf, found.evidence),
         "via": list(reached.via),
         "because": [_reason(ctx, found.subject.scenario, name) for name in reached.via],
-        "techniques": [trial_json(ctx, found.subject, trial) for trial in trials],
+        "techniques": [trial_json(ctx, found.tried(leaf), trial) for trial in trials],
         "confirm": leaf.confirm,
         "confirm_url": None if opens is None else opens.url,
         "confirm_words": None if opens is None else opens.words,

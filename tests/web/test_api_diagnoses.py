@@ -190,11 +190,16 @@ def test_work_that_nobody_stated_promises_nothing(client: TestClient) -> None:
 
 
 def test_launch_gaps_are_cured_on_a_step_that_has_them(client: TestClient) -> None:
-    made = post(client, scenario="decode", run=uploaded(client, 0.0241), evidence={"launch_share": 0.7})
+    walked = {"scenario": "decode", "run": uploaded(client, 0.0241), "evidence": {"launch_share": 0.7}}
+    made = post(client, **walked)
     best = made["directions"][0]["techniques"][0]
     assert (best["id"], best["applies"]) == ("cuda-graph", True)
     assert 0 < best["predicted_saving_s"] <= made["subject"]["measured_s"] - best["bound_after_s"]
-    assert made["subject"]["workload"]["launch_mode"] == "eager"
+    assert "launch=eager" in best["explore_url"]
+    # a direction beyond the gaps is tried on the step that they leave
+    beyond = post(client, **walked, answers={"dc1": "yes"})
+    weights = next(item for item in beyond["directions"] if item["leaf"] == "L-weights")
+    assert weights["techniques"][0]["expected_before_s"] < best["expected_before_s"] / 2
 
 
 def test_did_it_move(client: TestClient) -> None:
@@ -214,3 +219,11 @@ def test_did_it_move(client: TestClient) -> None:
     other = post(client, scenario="prefill")
     answer = client.get(f"/api/v1/diagnoses/{after['id']}/moved", params={"since": other["id"]})
     assert answer.status_code == 422
+
+
+def test_a_limit_leaves_its_value_to_be_found(client: TestClient) -> None:
+    asked = post(client, scenario="decode", run=uploaded(client, 0.0082))["next"]
+    assert asked["node"] == "dc2"
+    assert asked["evidence"][0]["limit"] == "at_most"
+    assert [item["name"] for item in asked["needs"]] == ["launch_share"]
+    assert asked["needs"][0]["find"]["nsys"]
