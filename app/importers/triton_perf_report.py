@@ -39,10 +39,22 @@ _UNITS: dict[str, tuple[str, float, str]] = {
     "s": ("kernel_time_s", 1.0, "s"),
 }
 _PROVIDER = re.compile(
-    r"triton|torch|cublas|rocblas|hipblas|cudnn|cutlass|flash|liger|naive|native|fused|ref|eager|compile|inductor|apex"
-    r"|xformers|huggingface|tilelang|vllm|sglang|deepgemm|flashinfer|cuda|hip",
+    r"triton|torch|cublas|rocblas|hipblas|cudnn|cutlass|flash|liger|naive|(?<![a-z])(?:native|ref|hip)|fused|eager|compile"
+    r"|inductor|apex|xformers|huggingface|tilelang|vllm|sglang|deepgemm|flashinfer|cuda",
     re.I,
 )
+_OF_A_SERVICE = re.compile(
+    r"(?:tok(?:en)?|req(?:uest)?|sample|image|step|prompt|it)s?\s*(?:/|_?per_?)\s*s|(?<![a-z])(?:ttft|tpot|itl|e2el?|tps|qps|rps)"
+    r"(?![a-z])|concurrency",
+    re.I,
+)
+"""What a harness for serving or training writes into the names of its columns, and none for kernels does."""
+_QUANTITY = re.compile(
+    r"(?<![a-z])(?:lat|latency|throughput|time|duration|speed|mem|memory|vram|power|loss|mfu|util\w*|mean|median|avg|std|p\d\d)"
+    r"(?![a-z])",
+    re.I,
+)
+"""Names that say what was measured, where perf_report has who did it."""
 _SIZE_NAME = re.compile(
     r"[MNKBHSTDLE]|N_CTX|BATCH|HEADS?|D_HEAD|HEAD_DIM|size|n_elements|num_\w{1,20}|seq_?len|batch_?size|hidden_?\w{0,8}"
     r"|vocab_?\w{0,8}|dim|\w{1,12}_size|\w{1,12}_len|tokens|rows|cols|n|m|k",
@@ -66,6 +78,10 @@ class TritonPerfReport:
         if table is None:
             return Sniff(0.0, "no CSV of sizes and one column a provider")
         names, providers = table
+        for place in providers:
+            name = names[place]
+            if _OF_A_SERVICE.search(name) or (_QUANTITY.search(name) and not _PROVIDER.search(name)):
+                return Sniff(0.0, f"a CSV of numbers whose column {clean(name, 40)} names a quantity, not a provider")
         named = any(_UNIT.match(names[p]) or _PROVIDER.search(names[p]) for p in providers)
         if named and all(_SIZE_NAME.fullmatch(names[x]) for x in range(min(providers)) if names[x]):
             return Sniff(0.6, "a CSV of sizes and one column a provider")

@@ -216,6 +216,17 @@ def test_triton_headers_with_and_without_units(text: str, metric: str, value: fl
         assert [run.series["provider"] for run in runs] == ["Triton"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["batch;lat (ms);tok/s\n1;12,5;80,1\n2;13,9;143\n", "batch,prefill tok/s,decode tok/s\n1,100,20\n2,300,40\n"],
+)
+def test_a_team_s_own_table_is_no_triton_report(text: str) -> None:
+    """Tokens a second once became a bandwidth; such a table is asked about instead."""
+    with pytest.raises(UnreadableUpload) as caught:
+        parse_upload(text.encode())
+    assert caught.value.reason == "needs-mapping"
+
+
 def test_a_triton_report_with_its_spread() -> None:
     (run,) = runs_of(
         "BATCH,N_CTX,Triton (ms),Triton (ms)-min,Triton (ms)-max\n4,1024,2,1,3\n8,1024,5,4,6\n8,2048,9,8,11\n"
