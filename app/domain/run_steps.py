@@ -69,7 +69,7 @@ def steps_of(
         ]
 
     if mode == "train" or phase == "train":
-        return [_read("train", lambda: _train(run, template, stated))]
+        return [_read("train", lambda: _train(run, template, parallel, stated))]
     if mode == "serve":
         return serving()
     if mode == "decode" or (mode is None and phase == "decode"):
@@ -86,7 +86,7 @@ def steps_of(
     if run.value("tpot_s") is not None or run.value("tpot_s", "p50") is not None:
         return serving()
     if run.value("step_time_s") is not None:
-        return [_read("train", lambda: _train(run, template, stated))]
+        return [_read("train", lambda: _train(run, template, parallel, stated))]
     return [
         NotHeld(
             "run",
@@ -306,11 +306,17 @@ def _plain_prefill(run: ParsedRun, template: Workload, stated: Mapping[str, Any]
     return MeasuredStep("prefill", told[0], told[1], how, workload)
 
 
-def _train(run: ParsedRun, template: Workload, stated: Mapping[str, Any]) -> MeasuredStep | NotHeld:
-    """A training step: forward, backward and update of one replica's batch."""
+def _train(
+    run: ParsedRun, template: Workload, parallel: Mapping[str, Any], stated: Mapping[str, Any]
+) -> MeasuredStep | NotHeld:
+    """A training step: forward, backward and update of one replica's batch.
+
+    Without a step time it follows from the tokens that a device handles in a second, once shape and layout are known.
+    """
     w = run.workload
     told = first_stated(run, "step_time_s", ("mean", None, "p50"))
-    if told is None:
+    rate = first_stated(run, "tokens_per_s_per_device", ("mean", None, "p50"))
+    if told is None and rate is None:
         return NotHeld("train", "The file reports no step time.", ("step_time_s",))
     length = stated.get("seq_len") or w.input_len
     batch = stated.get("batch") or w.batch
@@ -319,6 +325,19 @@ def _train(run: ParsedRun, template: Workload, stated: Mapping[str, Any]) -> Mea
         words = {"seq_len": "sequence length", "batch": "batch of a replica"}
         reason = f"The file does not give the {' and the '.join(words[n] for n in lacking)} of a step: state it."
         return NotHeld("train", reason, lacking)
+    how = "step time"
+    if told is None:
+        assert rate is not None
+        if "tp" not in parallel:
+            reason = (
+                "The file reports tokens per second of a device and no step time: state the layout, tensor parallel 1 "
+                "where there is none."
+            )
+            return NotHeld("train", reason, ("parallel",))
+        ranks = math.prod(whole(parallel.get(name)) for name in ("tp", "pp", "cp"))
+        tokens = int(batch) * int(length) * whole(parallel.get("micro_batches"))
+        told = tokens / rate[0] / ranks, rate[1]
+        how = f"{tokens:,} tokens of a replica at {rate[0]:,.4g} a second on each of its {ranks:,} devices"
     recompute: Any = stated.get("recompute", w.extra.get("recompute", "none"))
     optimizer: Any = stated.get("optimizer", w.extra.get("optimizer", "adamw"))
     assumptions = []
@@ -335,7 +354,7 @@ def _train(run: ParsedRun, template: Workload, stated: Mapping[str, Any]) -> Mea
         recompute=recompute if recompute in ("none", "selective", "full") else "none",
         optimizer=optimizer if optimizer in ("adamw", "adamw8bit", "sgd", "none") else "adamw",
     )
-    return MeasuredStep("train", told[0], told[1], "step time", workload, (), tuple(assumptions))
+    return MeasuredStep("train", told[0], told[1], how, workload, (), tuple(assumptions))
 
 
 def first_stated(run: ParsedRun, name: str, stats: tuple[str | None, ...]) -> tuple[float, str] | None:
@@ -483,9 +502,11 @@ def laid_out(
     elif hardware.memory_capacity is None:
         notes.append("One device is assumed: neither the layout nor the device's memory is known.")
     else:
+        spread = any(whole(degrees.get(name)) > 1 for name in ("dp", "pp", "cp"))
+        least = "No tensor parallelism" if spread else "One device"
         notes.append(
-            f"{'One device' if tp == 1 else f'Tensor parallel {tp}'} is assumed, the fewest that hold the step: "
-            "the file gives no layout."
+            f"{least if tp == 1 else f'Tensor parallel {tp}'} is assumed, the fewest that hold the step: "
+            f"{'nobody stated its degree' if spread else 'the file gives no layout'}."
         )
     return at(tp), notes, findings
 

@@ -71,6 +71,7 @@ def triage_json(ctx: Context, view: RunView) -> dict[str, Any] | None:
                 "leaf": leaf.id,
                 "title": leaf.title,
                 "status": reached.status,
+                "under": reached.under and reached.status == "possible",
                 "techniques": [
                     {
                         "id": trial.technique,

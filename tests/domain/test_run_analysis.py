@@ -221,6 +221,14 @@ def test_a_training_step_needs_its_shape():
     assert row.flop == pytest.approx(3 * forward, rel=1e-12)
 
 
+def test_a_training_step_follows_from_the_tokens_of_a_device():
+    run = a_run("train", {"tokens_per_s_per_device.mean": 1000.0}, {"dp": 4}, batch=2, input_len=512)
+    (missing,) = analyse_run(run, DEVICE, TINY).not_held
+    assert missing.needs == ("parallel",)
+    row = only_row(run, parallel={"tp": 2, "dp": 4, "micro_batches": 3})
+    assert row.measured == pytest.approx(2 * 512 * 3 / 1000.0 / 2)  # four replicas at a time, each on two devices
+
+
 def test_faster_than_the_bound_is_shown_as_a_contradiction():
     run = a_run("decode", {"tpot_s.mean": 0.06}, {}, batch=1, context_len=99)
     analysis = analyse_run(run, DEVICE, TINY)
