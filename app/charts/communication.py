@@ -206,6 +206,9 @@ def timeline(
     names = {**WORK_LABELS, **(labels or {})}
     end = max((bar.end for bar in bars), default=0.0)
     factor, unit = time_axis([end])
+    # on a phone a border as wide as elsewhere would leave nothing of pieces as short as these
+    shortest = min((bar.end - bar.start for bar in bars if bar.what != "launch"), default=end)
+    border = 0.6 if shortest > end / 120 else 0.15
     traces = []
     for what in WORK_COLOURS:
         mine = [bar for bar in bars if bar.what == what]
@@ -219,7 +222,7 @@ def timeline(
                 "y": [label(bar.lane) for bar in mine],
                 "x": [(bar.end - bar.start) / factor for bar in mine],
                 "base": [bar.start / factor for bar in mine],
-                "marker": {"color": WORK_COLOURS[what], "line": {"color": "var(--paper)", "width": 0.6}},
+                "marker": {"color": WORK_COLOURS[what], "line": {"color": "var(--paper)", "width": border}},
                 "text": [label(bar.text) if bar.end - bar.start > 0.025 * end else "" for bar in mine],
                 "textposition": "inside",
                 "insidetextanchor": "middle",

@@ -257,7 +257,7 @@ def _answer_collective(ctx: Context, question: Question, body: dict[str, Any]) -
     headline = (
         f"{name} of {size_words(found.request.bytes)} over {found.request.ranks:,} × {found.hardware.name} takes about "
         f"{time_words(found.time)} {how[found.chosen.algorithm]}"
-        + (f", {ratio:.2f} times its bound" if ratio else "")
+        + (f", {ratio:,.{2 if ratio < 100 else 0}f} times its bound" if ratio else "")
         + (f": {rate_words(bus)} bus bandwidth." if bus else ".")
     )
     details = []
@@ -361,9 +361,10 @@ def _answer_pipeline(ctx: Context, question: Question, body: dict[str, Any]) -> 
     found = estimate_pipeline(PipelineRequest.model_validate(body))
     line = found.timeline
     best = min(found.others, key=lambda other: other[2].total)
+    plural = "stage" if found.request.stages == 1 else "stages"
     headline = (
-        f"{SCHEDULE_WORDS[found.request.schedule]} over {found.request.stages} stages waits {line.bubble_share:.1%} of "
-        f"the step: {time_words(line.bubble)} of {time_words(line.total)}."
+        f"{SCHEDULE_WORDS[found.request.schedule]} over {found.request.stages} {plural} waits {line.bubble_share:.1%} "
+        f"of the step: {time_words(line.bubble)} of {time_words(line.total)}."
     )
     details = []
     if best[2].total < line.total * (1 - 1e-9):

@@ -403,8 +403,11 @@
           return label + " [" + cell.dataset.unit + "]";
         }
         if (cell.dataset.value !== undefined) return cell.dataset.value;
-        var none = cell.querySelector(".fig-none");
-        return none ? "" : words(cell);
+        if (cell.querySelector(".fig-none")) return "";
+        var note = cell.querySelector(".cell-note");
+        if (!note) return words(cell);
+        var aside = words(note);
+        return words(cell).slice(0, -aside.length).trim() + " (" + aside + ")";
       });
     });
   }
