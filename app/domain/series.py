@@ -41,9 +41,10 @@ def series_of(
     file's own words); the format and the names of engine, backend and framework; the precisions, and bits of a
     quantised file; the parallel layout; batch, concurrency, request rate and context; prompt and output length to two
     digits, since mean lengths of a drawn data set wobble; and the value that tells the runs of one file apart (a
-    sweep's point, a test's name). What people state goes over what the file says. Of a run without a mode, or of a
-    kernel, the name counts too. A run of which neither model nor device is known is alone in its series: an equal
-    load says nothing of two unknown things.
+    sweep's point, a test's name). What people state goes over what the file says. Of a run without a mode, of a kernel,
+    or of an unknown model, the name counts too: traces name no model, and those of two programs on one device are no
+    history. A run of which neither model nor device is known is alone in its series: an equal load says nothing of two
+    unknown things.
 
     Not part of it, since these are what a history is kept for: versions and commits of software, dates, notes, results.
     An explicit series name, or a tag `series:NAME`, replaces all of this.
@@ -78,6 +79,8 @@ def series_of(
         fields["name"] = name
     elif fields["model"] is None and fields["hardware"] is None:
         fields["alone"] = [(metric.key, metric.value) for metric in run.metrics]
+    elif fields["model"] is None:
+        fields["name"] = name
     told = {key: value for key, value in fields.items() if value not in (None, {}, "")}
     exact = {
         "input_len": stated.get("seq_len", w.input_len),

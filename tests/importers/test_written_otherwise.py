@@ -149,11 +149,11 @@ def test_a_quoted_last_cell_is_whole_and_sizes_keep_their_digits() -> None:
 
 
 def test_runs_of_unknown_device_and_model_are_of_no_common_series() -> None:
-    def key(latency: float, hardware: str | None) -> str:
+    def key(latency: float, hardware: str | None, name: str = "run") -> str:
         run = replace(a_run("serve", concurrency=8), metrics=(Metric("e2e_latency_s", latency, None, "/x", "1", "s"),))
-        return series_of(run, name="run", format="f", hardware=hardware, model=None, stated={}).key
+        return series_of(run, name=name, format="f", hardware=hardware, model=None, stated={}).key
 
-    assert key(1.0, "h") == key(1.1, "h")
+    assert key(1.0, "h") == key(1.1, "h") != key(1.0, "h", "another program")
     assert key(1.0, None) == key(1.0, None) != key(1.1, None)
 
 
