@@ -20,8 +20,8 @@ GENERATIONS = ("any", "sm80", "sm90", "sm100", "nvl72", "mi300")
 READ = ("primary", "secondary", "derived")
 
 _TECHNIQUE = (
-    "id", "name", "family", "summary", "saves", "memory_lever", "phases", "architectures", "gpu_generations", "book_as",
-    "hurts", "gains", "references", "related", "no_lever",
+    "id", "name", "also_called", "family", "summary", "saves", "memory_lever", "phases", "architectures",
+    "gpu_generations", "book_as", "hurts", "gains", "references", "related", "no_lever",
 )  # fmt: skip
 _GAIN = ("figure", "conditions", "source", "read", "url")
 _REFERENCE = ("title", "url")
@@ -56,6 +56,7 @@ def technique_from_json(data: Any, loc: Loc = ()) -> Technique:
             _reference(item, fields.at("references"), i) for i, item in enumerate(fields.items("references", 20))
         ),
         no_lever=fields.text("no_lever", 600),
+        also_called=fields.texts("also_called", 12),
     )
 
 

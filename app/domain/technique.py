@@ -37,7 +37,7 @@ class Technique:
 
     `saves` are the costs it lowers (flops, hbm, net, launches, sync, imbalance, capacity), `hurts` when it costs more
     than it gains, `related` the ids of techniques that a reader looks at next. `no_lever` says why it cannot be applied
-    to an estimate, where it cannot.
+    to an estimate, where it cannot. `also_called` are other names that people search by.
     """
 
     id: str
@@ -55,6 +55,7 @@ class Technique:
     gains: tuple[Gain, ...] = ()
     references: tuple[Reference, ...] = ()
     no_lever: str | None = None
+    also_called: tuple[str, ...] = ()
 
     @property
     def documents(self) -> tuple[Reference, ...]:

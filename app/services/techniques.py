@@ -22,7 +22,7 @@ ANYWHERE = "any"
 class TechniqueFilter:
     """Which techniques a list holds; None does not filter.
 
-    Every word of `text` must begin one in the name, the id, the family or the summary. `architecture` and `gpu` keep
+    Every word of `text` must begin one in its names, the id, the family or the summary. `architecture` and `gpu` keep
     what suits it: an entry that names it, and one that is tied to none. `lever` keeps those that an estimate can
     apply, or the others.
     """
@@ -57,8 +57,9 @@ def suits(wanted: str | None, named: Sequence[str]) -> bool:
 
 
 def technique_matches(technique: Technique, text: str | None) -> bool:
-    """Whether every word of `text` begins one in the name, the id, the family or the summary."""
-    return words_match(text, (technique.name, technique.id, technique.family, technique.summary))
+    """Whether every word of `text` begins one in its names, the id, the family or the summary."""
+    told = (technique.name, technique.id, technique.family, technique.summary, *technique.also_called)
+    return words_match(text, told)
 
 
 def find_techniques(ctx: Context, wanted: TechniqueFilter) -> list[Technique]:
@@ -88,6 +89,7 @@ def technique_json(technique: Technique) -> dict[str, Any]:
     return {
         "id": technique.id,
         "name": technique.name,
+        "also_called": list(technique.also_called),
         "family": technique.family,
         "summary": technique.summary,
         "saves": list(technique.saves),

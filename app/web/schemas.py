@@ -543,6 +543,7 @@ class TechniqueReference(Answer):
 class TechniqueAnswer(Answer):
     id: str
     name: str
+    also_called: Annotated[list[str], Field(description="Other names that people search by.")]
     family: str
     summary: str
     saves: list[str]

@@ -29,6 +29,8 @@ def test_techniques_are_listed_in_pages_and_filtered(client: TestClient) -> None
     others = client.get("/api/v1/techniques", params={"lever": "false", "limit": 1}).json()["total"]
     assert levers + others == first["total"]
     assert levers >= 100
+    by_other_names = client.get("/api/v1/techniques", params={"q": "gradient checkpointing"}).json()["items"]
+    assert {item["id"] for item in by_other_names} == {"full-recompute", "selective-recompute"}
     moe = client.get("/api/v1/techniques", params={"family": "moe", "phase": "decode", "q": "kernel"}).json()
     assert moe["items"]
     assert all(item["family"] == "moe" and "decode" in item["phases"] for item in moe["items"])
