@@ -310,8 +310,9 @@ def _answer_overlap(ctx: Context, question: Question, body: dict[str, Any]) -> P
 
 def _answer_exposed(ctx: Context, question: Question, body: dict[str, Any]) -> PageAnswer:
     found = estimate_exposed(ctx, ExposedRequest.model_validate(body))
+    amount = time_words(found.exposed) if found.exposed else "Nothing"
     headline = (
-        f"{time_words(found.exposed)} of the {'trace' if found.traced else 'step'} is exposed communication, "
+        f"{amount} of the {'trace' if found.traced else 'step'} is exposed communication, "
         f"{found.share:.1%} of its "
         f"{time_words(found.step)}."
     )
