@@ -184,6 +184,23 @@ def family_of(name: str) -> str:
     return kind_of(name).family
 
 
+_WORDS: dict[str, str] = {
+    **{title.casefold(): id for id, title in FAMILY_TITLES.items()},
+    "copy/layout": "copy",
+    "layout": "copy",
+    "communication": "collective",
+    "moe permute": "moe",
+    "layer norm": "norm",
+    "reduction": "elementwise",
+}
+
+
+def family_named(text: str) -> str:
+    """The id of the family that somebody's own words name ("GEMM", "copy/layout"); words of no family stay as told."""
+    told = text.strip().casefold()
+    return told if told in FAMILY_TITLES else _WORDS.get(told, text)
+
+
 _FUNCTOR = re.compile(
     r"[A-Za-z_]\w*?(?:Functor\w*|_kernel_cuda|_kernel_impl|_functor|Ops|OpMath)\b|[A-Za-z_]\w*?_kernel\b"
 )

@@ -155,7 +155,7 @@ class Probe:
                 "gpu": False,
                 "devices": 1,
                 "software": software,
-                "facts": {"threads": torch.get_num_threads(), "processor": name},
+                "facts": {"repetitions": self.rounds, "threads": torch.get_num_threads(), "processor": name},
                 "skipped": self.skipped,
             }
         facts = torch.cuda.get_device_properties(0)
@@ -173,6 +173,7 @@ class Probe:
             "devices": devices,
             "software": software,
             "facts": {
+                "repetitions": self.rounds,
                 "memory_bytes": facts.total_memory,
                 "compute_units": facts.multi_processor_count,
                 "compute_capability": f"{facts.major}.{facts.minor}",
@@ -318,7 +319,7 @@ class Probe:
                 found = self.seconds(call, calls, graph=False)
                 yield row(
                     f"memory {name} {size} MiB",
-                    "copy/layout" if name == "copy" else "elementwise",
+                    "copy" if name == "copy" else "elementwise",
                     found,
                     hbm_bytes=passes * size * MIB,
                 )
@@ -343,7 +344,7 @@ class Probe:
 
             for name, call, passes in (("copy", copy, 2), ("triad", triad, 3)):
                 found = self.seconds(call, 200)
-                family = "copy/layout" if name == "copy" else "elementwise"
+                family = "copy" if name == "copy" else "elementwise"
                 yield row(f"cache {name} {size} MiB", family, found, l2_bytes=passes * size * MIB)
             del a, b, c, copy, triad
             self._release()
@@ -436,7 +437,7 @@ class Probe:
         out = {"fp32": 4.0, "tf32": 4.0, "int8": 4.0}.get(precision, 2.0)
         return row(
             f"gemm {precision} {size}",
-            "GEMM",
+            "gemm",
             found,
             flop=2.0 * m * n * k,
             hbm_bytes=(m * k + k * n) * item + m * n * out,
@@ -465,7 +466,7 @@ class Probe:
         last = found[-max(len(found) // 3, 1) :]
         return row(
             f"gemm {precision} {size} sustained",
-            "GEMM",
+            "gemm",
             (statistics.median(last), min(last), max(last)),
             flop=2.0 * size**3,
             hbm_bytes=size * size * (2 * item + 2.0),

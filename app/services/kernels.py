@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from app.domain.kernels import FAMILY_IDS, FAMILY_TITLES, family_of
+from app.domain.kernels import FAMILY_IDS, FAMILY_TITLES, family_named, family_of
 from app.services.context import Context
 from app.storage import runs
 from app.storage.errors import InvalidQuery
@@ -129,7 +129,7 @@ def _row(kernel: Mapping[str, Any]) -> KernelRow:
     known = {*NUMBERS, "name", "family", "precision", "work_from", "is_copy"}
     return KernelRow(
         name=name,
-        family=family if isinstance(family, str) and family else family_of(name),
+        family=family_named(family) if isinstance(family, str) and family else family_of(name),
         precision=_text(kernel.get("precision")),
         work_from=_text(kernel.get("work_from")),
         is_copy=kernel.get("is_copy") is True,

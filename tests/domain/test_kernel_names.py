@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from app.domain.kernels import FAMILY_IDS, RULES, family_of, kind_of, short_name
+from app.domain.kernels import FAMILY_IDS, RULES, family_named, family_of, kind_of, short_name
 
 NAMES: dict[str, tuple[str, ...]] = {
     "gemm": (
@@ -201,3 +201,8 @@ def test_hostile_names_take_no_time() -> None:
 )
 def test_short_names(name: str, short: str) -> None:
     assert short_name(name) == short
+
+
+def test_own_words_for_a_family() -> None:
+    told = ("GEMM", " copy/layout ", "Copy, cast and layout", "norm", "our special work")
+    assert [family_named(text) for text in told] == ["gemm", "copy", "copy", "norm", "our special work"]
