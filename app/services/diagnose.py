@@ -399,7 +399,7 @@ def _misfit(ctx: Context, subject: Subject) -> tuple[Remark, ...]:
 def walked(ctx: Context, subject: Subject, evidence: Mapping[str, Evidence], request: DiagnosisRequest) -> Diagnosis:
     """The walk over evidence that is gathered already."""
     found = walk(subject.scenario, evidence, request.answers, ctx.catalog.trees.symptoms.values())
-    launched = _as_launched(ctx, subject, evidence)
+    launched = _as_launched(ctx, subject, evidence, found)
     plain = trier(tried_step(subject), evidence)
     gapped = plain if launched is subject else trier(tried_step(launched), evidence)
     directions = []
@@ -416,15 +416,22 @@ def about_launches(leaf: Leaf) -> bool:
     return "launch_share" in leaf.addresses
 
 
-def _as_launched(ctx: Context, subject: Subject, evidence: Mapping[str, Evidence]) -> Subject:
-    """The subject whose step is launched one by one where launch gaps are known and no file says otherwise: what
-    removes launches is tried on a step that has them."""
-    gaps, row, view = evidence.get("launch_share"), subject.row, subject.view
-    if gaps is None or gaps.limit or gaps.kind not in ("user", "measured") or row is None or view is None:
+def _as_launched(ctx: Context, subject: Subject, evidence: Mapping[str, Evidence], found: Walk) -> Subject:
+    """The subject whose step is launched one by one where launch gaps are known, by a value or by a person's answer,
+    and no file says otherwise: what removes launches is tried on a step that has them."""
+    row, view = subject.row, subject.view
+    if row is None or view is None or row.workload.launch_mode != "graph":
         return subject
-    stated = view.run.parsed.workload.extra.get("launch_mode")
+    if view.run.parsed.workload.extra.get("launch_mode") == "graph":
+        return subject
+    gaps = evidence.get("launch_share")
     usual = float(ctx.catalog.trees.thresholds["launch_hi"].value)
-    if stated == "graph" or row.workload.launch_mode != "graph" or float(gaps.value) <= usual:
+    told = gaps is not None and not gaps.limit and gaps.kind in ("user", "measured") and float(gaps.value) > usual
+    said = any(
+        step.decided_by == "user" and step.answer == "yes" and step.node.condition.needs == ("launch_share",)
+        for step in found.steps
+    )
+    if not (told or said):
         return subject
     return replace(subject, row=replace(row, workload=replace(row.workload, launch_mode="eager")))
 

@@ -194,8 +194,9 @@ def _trial(row: LedgerRow, plain: BoundEstimate, measured: tuple[float, float] |
             if measured is not None
             else "The estimate takes it for granted: nothing is left to save unless the stack lacks it."
         )
+    limited = already
     if measured is not None and saving is not None and saving > (most := max(measured[0] - bounds[1], 0.0)):
-        saving = most
+        saving, limited = most, True
         notes.append("No more than lies between the measurement and the bound with it; the forecast says more.")
     if already and foreign:
         saving = None
@@ -215,7 +216,7 @@ def _trial(row: LedgerRow, plain: BoundEstimate, measured: tuple[float, float] |
         applies=True,
         reason=reason,
         already=already,
-        at_most=already,
+        at_most=limited,
         before=bounds[0],
         after=bounds[1],
         expected_before=expected[0],

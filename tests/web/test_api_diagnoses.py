@@ -196,6 +196,8 @@ def test_launch_gaps_are_cured_on_a_step_that_has_them(client: TestClient) -> No
     assert (best["id"], best["applies"]) == ("cuda-graph", True)
     assert 0 < best["predicted_saving_s"] <= made["subject"]["measured_s"] - best["bound_after_s"]
     assert "launch=eager" in best["explore_url"]
+    said = post(client, scenario="decode", run=walked["run"], answers={"dc2": "yes"})
+    assert said["directions"][0]["techniques"][0]["id"] == "cuda-graph"
     # a direction beyond the gaps is tried on the step that they leave
     beyond = post(client, **walked, answers={"dc1": "yes"})
     weights = next(item for item in beyond["directions"] if item["leaf"] == "L-weights")
