@@ -197,7 +197,7 @@ def make_it_fit(
         beam = _kept([node for node in reached if node.cost <= limit[0]], capacity)
         if not beam:
             break
-    proposals = _proposals(question, start, found, capacity)
+    proposals = _proposals(question, start, start_time, found, capacity)
     closest = None if proposals else (lowest.moves, lowest.peak)
     return Fit(start.peak, start_time, capacity, proposals, (*tried, *refused), closest, question.looked_at)
 
@@ -477,10 +477,13 @@ def _sharding(question: _Question, workload: Workload) -> Iterator[Move]:
 # ---- what a combination costs ---------------------------------------------------------------------------------------
 
 
-def _proposals(question: _Question, start: _Node, found: Sequence[_Node], capacity: Bytes) -> tuple[Proposal, ...]:
+def _proposals(
+    question: _Question, start: _Node, start_time: Seconds, found: Sequence[_Node], capacity: Bytes
+) -> tuple[Proposal, ...]:
     """The cheapest combination that keeps every format, the cheapest one of another kind, and one with other formats.
 
-    Of those the one that narrows least is taken, since a smaller format is nearly always faster too.
+    Of those the one that narrows least is taken, since a smaller format is nearly always faster too; where that one is
+    dearer than the step was, one that is not, and narrows least of those, is proposed behind it.
     """
     # a move more than is enough is no other way
     sets = [frozenset(move.label for move in node.moves) for node in found]
@@ -500,6 +503,11 @@ def _proposals(question: _Question, start: _Node, found: Sequence[_Node], capaci
         chosen += [other] if other else []
     if narrow and (not exact or narrow[0][0] < exact[0][0]):
         chosen.append(narrow[0][1])
+        if narrow[0][0] > start_time * (1.0 + ALIKE):
+            further = _timed(question, [node for node in narrowed if _narrowness(question, node) != least])
+            cheaper = [item for item in further if item[0] <= start_time * (1.0 + ALIKE)]
+            cheaper.sort(key=lambda item: (_narrowness(question, item[1]), item[0]))
+            chosen += [node for _, node in cheaper[:1]]
     made = (_proposal(question, start, node, capacity) for node in chosen)
     kept: list[Proposal] = []
     for proposal in made:

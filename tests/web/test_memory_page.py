@@ -167,6 +167,15 @@ def test_moves_that_are_dear_alone_and_cheap_together_are_found(client: TestClie
     assert best["time_s"] <= by_hand["expected"]["time_s"] * 1.005
 
 
+def test_a_dear_narrow_format_has_a_cheap_one_behind_it(client: TestClient) -> None:
+    """An fp8 cache fits only with the weights on the host, at several times the time; beside int4 weights it saves some."""
+    workload = {"batch": 64, "context_len": 32768, "parallel": {"tp": 4}}
+    fit = ask(client, hardware=H100, model="qwen3-32b", workload=workload, make_it_fit=True)["make_it_fit"]
+    dear, cheap = [proposal for proposal in fit["proposals"] if not proposal["exact"]]
+    assert cheap["time_s"] < fit["start_time_s"] < dear["time_s"]
+    assert max(cheap["peak_bytes"], dear["peak_bytes"]) <= 80e9
+
+
 def test_what_cannot_fit_says_how_close_it_came(client: TestClient) -> None:
     found = ask(client, hardware=H100, model="llama-3.1-405b", workload=TRAIN_8B, make_it_fit=True)
     assert found["make_it_fit"]["proposals"] == []
