@@ -168,7 +168,7 @@ def test_moves_that_are_dear_alone_and_cheap_together_are_found(client: TestClie
 
 
 def test_a_dear_narrow_format_has_a_cheap_one_behind_it(client: TestClient) -> None:
-    """An fp8 cache fits only with the weights on the host, at several times the time; beside int4 weights it saves some."""
+    """An fp8 cache fits with the weights on the host at several times the time; beside int4 weights it saves some."""
     workload = {"batch": 64, "context_len": 32768, "parallel": {"tp": 4}}
     fit = ask(client, hardware=H100, model="qwen3-32b", workload=workload, make_it_fit=True)["make_it_fit"]
     dear, cheap = [proposal for proposal in fit["proposals"] if not proposal["exact"]]
