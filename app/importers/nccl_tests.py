@@ -20,6 +20,8 @@ from app.importers import serving
 from app.importers.base import ParsedUpload, Sniff, UnreadableUpload
 from app.importers.fields import Fields, as_float
 from app.importers.logs import log_lines, text_findings
+from app.importers.printed_tables import comma_is_decimal
+from app.importers.printed_tables import number as printed_number
 from app.importers.reading import Content, clean, pointer
 from app.importers.sweep import Axis, Point, Reading, bytes_word, most_runs, sweep_run
 from app.importers.tables import cells_of
@@ -55,7 +57,7 @@ _RANK = re.compile(
 _CONFIG = re.compile(r"(nThread|nGpus|minBytes|maxBytes|warmup iters|iters|agg iters|validation|graph)\s*:?\s*(\d+)")
 _VERSION = re.compile(r"# (nccl-tests|rccl-tests) version (\S{1,40})(?:.*?(?:nccl|rccl)-library=(\d{3,6}))?", re.I)
 _LIBRARY = re.compile(r"\b(NCCL|RCCL) version\s*:?\s*(\d[\w.+-]{1,40})")
-_AVERAGE = re.compile(r"# Avg bus bandwidth\s*:\s*([-\d.eE+]{1,30})")
+_AVERAGE = re.compile(r"# Avg bus bandwidth\s*:\s*([-\d.,eE+]{1,30})")
 _BOUNDS = re.compile(r"# Out of bounds values\s*:\s*(\d+)\s*(\w*)")
 _ROW = re.compile(r"^\s*\d{1,16}\s+\d{1,16}\s+[a-z]\w{2,15}\s")
 _TIME_COLUMNS = ("time", "cputime")
@@ -158,10 +160,11 @@ def _first_object(content: Content) -> Mapping[str, Any] | None:
 def _text_blocks(content: Content) -> list[_Block]:
     blocks = [_Block()]
     program: str | None = None
+    decimal_comma = _has_decimal_comma(content)
     for number, line in log_lines(content):
         if len(blocks) > _MOST_BLOCKS:
             break
-        line = _NODE_PREFIX.sub("", _TAG.sub("", line))
+        line = _plain(line)
         block = blocks[-1]
         if "algbw" in line and "busbw" in line:
             names = line.replace("#wrong", "\0wrong").replace("#", " ").replace("\0", "#").lower().split()
@@ -169,7 +172,7 @@ def _text_blocks(content: Content) -> list[_Block]:
                 block = _next(blocks)
             block.columns = names
         elif _ROW.match(line):
-            if not _read_row(block, line, number):
+            if not _read_row(block, line, number, decimal_comma):
                 block.unread.append(number)
         elif match := _VERSION.search(line):
             if block.begun():
@@ -193,7 +196,7 @@ def _text_blocks(content: Content) -> list[_Block]:
                 block.hosts.add(match[2])
             block.devices[clean(match[3], 80)] = None
         elif match := _AVERAGE.search(line):
-            value = as_float(match[1])
+            value = printed_number(match[1], decimal_comma)
             if value is not None and math.isfinite(value) and value > 0:
                 block.average = (value, match[1], f"line {number}")
         elif match := _BOUNDS.search(line):
@@ -212,6 +215,19 @@ def _text_blocks(content: Content) -> list[_Block]:
     return blocks
 
 
+def _plain(line: str) -> str:
+    """A line without what launchers write before it."""
+    return _NODE_PREFIX.sub("", _TAG.sub("", line))
+
+
+def _has_decimal_comma(content: Content) -> bool:
+    """Whether the rows were passed through a program of another locale; the tool itself writes points."""
+    if "," not in content.head:
+        return False
+    rows = (line for _, told in log_lines(content) if _ROW.match(line := _plain(told)))
+    return comma_is_decimal(cell for line in rows for cell in line.split())
+
+
 def _next(blocks: list[_Block]) -> _Block:
     """Another test begins; versions hold on, the library's is printed once."""
     before = blocks[-1]
@@ -219,7 +235,7 @@ def _next(blocks: list[_Block]) -> _Block:
     return blocks[-1]
 
 
-def _read_row(block: _Block, line: str, number: int) -> bool:
+def _read_row(block: _Block, line: str, number: int, decimal_comma: bool) -> bool:
     """Read a row from its right end: what stands left of the times differs by version. False where it does not fit."""
     cells = line.split()
     groups = _groups(block.columns)
@@ -239,7 +255,8 @@ def _read_row(block: _Block, line: str, number: int) -> bool:
         row["root"] = lead[-1]
     start = 0
     for place, group in zip(("out-of-place", "in-place"), groups, strict=False):
-        _add_point(block, row, dict(zip(group, told[start : start + len(group)], strict=True)), place, f"line {number}")
+        half = dict(zip(group, told[start : start + len(group)], strict=True))
+        _add_point(block, row, half, place, f"line {number}", decimal_comma)
         start += len(group)
     return True
 
@@ -261,11 +278,18 @@ def _is_cell(cell: str) -> bool:
     return cell.upper() == "N/A" or _is_number(cell.replace(",", ""))
 
 
-def _add_point(block: _Block, row: Mapping[str, str], told: Mapping[str, str], place: str, at: str) -> None:
+def _add_point(
+    block: _Block,
+    row: Mapping[str, str],
+    told: Mapping[str, str],
+    place: str,
+    at: str,
+    decimal_comma: bool = False,
+) -> None:
     """One half of a row. Zeros are rounding (bandwidths below 5 MB/s) or absence, never a measurement."""
     size = as_float(row.get("size"))
     time = next((told[name] for name in _TIME_COLUMNS if name in told), None)
-    seconds = as_float((time or "").replace(",", ""))
+    seconds = printed_number(time or "", decimal_comma)
     if size is None or not math.isfinite(size) or size <= 0:
         block.empty_rows += place == "out-of-place"
         return
@@ -280,7 +304,7 @@ def _add_point(block: _Block, row: Mapping[str, str], told: Mapping[str, str], p
         ("algbw", "algorithm_bandwidth_bytes_per_s"),
         ("busbw", "bus_bandwidth_bytes_per_s"),
     ):
-        value = as_float(told.get(column, "").replace(",", ""))
+        value = printed_number(told.get(column, ""), decimal_comma)
         if value is not None and math.isfinite(value) and value > 0:
             readings[key] = Reading(value * GIGA, told[column], "GB/s")
     wrong = next((as_float(told[name]) for name in _WRONG_COLUMNS if name in told), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,13 @@ REPORT = {
     ],
     "average_bus_bandwidth": {"bandwidth": 51.2, "okay": "true"},
 }
+
+
+def test_nccl_in_another_locale() -> None:
+    """A decimal comma once counted as a thousands separator, and made a link a thousand times as fast."""
+    text = data("nccl-tests/4.txt").decode()
+    (told,) = parse_upload(re.sub(r"(\d)\.(\d)", r"\1,\2", text).encode()).runs
+    assert values(told) == values(parse_upload(text.encode()).runs[0])
 
 
 def test_nccl_json_report_without_its_environment() -> None:
