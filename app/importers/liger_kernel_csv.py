@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,10 @@ class _Subject:
     unread: int = 0
 
 
+_NUMBERS = frozenset({"x_value", "y_value_50", "y_value_20", "y_value_80"})
+_DECIMAL_COMMA = re.compile(r"^\s*(-?\d+),(\d+(?:[eE][-+]?\d+)?)\s*$")
+
+
 class LigerKernelCsv:
     id = "liger-kernel-csv"
     title = "Liger-Kernel benchmark CSV"
@@ -57,6 +62,8 @@ class LigerKernelCsv:
         unread: list[int] = []
         for number, cells in csv_rows(content, names, separator):
             row = dict(zip(names, cells, strict=True)) if cells is not None else {}
+            if separator != ",":  # a spreadsheet that parts cells otherwise may write a decimal comma
+                row = {k: _DECIMAL_COMMA.sub(r"\1.\2", v) if k in _NUMBERS else v for k, v in row.items()}
             if cells is None or not _add(subjects, row, number):
                 unread.append(number)
         most_runs(len(subjects), content.limits.max_runs)

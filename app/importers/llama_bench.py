@@ -65,8 +65,8 @@ _QUANT_SUFFIX = re.compile(
 )
 _SPLIT_SUFFIX = re.compile(r"-\d{5}-of-\d{5}$")
 _TEST_NAME = re.compile(r"(pp|tg|pg)\s*(\d{1,12})(?:\s*\+\s*(?:tg)?\s*(\d{1,12}))?(?:\s*@\s*d\s*(\d{1,12}))?", re.ASCII)
-_SIZE = re.compile(r"([\d.]{1,20})\s*(KiB|MiB|GiB|TiB|B)", re.ASCII)
-_PARAMETERS = re.compile(r"([\d.]{1,20})\s*([KMBT]?)", re.ASCII)
+_SIZE = re.compile(r"([\d.,]{1,20})\s*(KiB|MiB|GiB|TiB|B)", re.ASCII)
+_PARAMETERS = re.compile(r"([\d.,]{1,20})\s*([KMBT]?)", re.ASCII)
 _SIZE_UNIT = {"B": 1.0, "KiB": KIBI, "MiB": MEBI, "GiB": GIBI, "TiB": GIBI * KIBI}
 _PARAMETER_UNIT = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _RATE = re.compile(r"(\d[\d.,]{0,29})(?:\s*(?:±|\ufffd|\+/-|\+-)\s*(\d[\d.,]{0,29}))?", re.ASCII)
@@ -259,9 +259,9 @@ def _markdown_rows(content: Content) -> Iterator[Fields]:
         }
         if rate[2]:
             fields["stddev_ts"] = _rate(rate[2])
-        if (size := _SIZE.fullmatch(row.get("size", ""))) and (number := as_float(size[1])) is not None:
+        if (size := _SIZE.fullmatch(row.get("size", ""))) and (number := log_number(size[1])) is not None:
             fields["model_size"] = number * _SIZE_UNIT[size[2]]
-        if (params := _PARAMETERS.fullmatch(row.get("params", ""))) and (number := as_float(params[1])) is not None:
+        if (params := _PARAMETERS.fullmatch(row.get("params", ""))) and (number := log_number(params[1])) is not None:
             fields["model_n_params"] = number * _PARAMETER_UNIT[params[2]]
         if device:
             fields["gpu_info"] = device

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from collections.abc import Mapping
@@ -257,6 +259,14 @@ def test_liger_file_has_its_figures() -> None:
     assert full.value("peak_memory_bytes", "p50") == 8192.328125 * 2**20
     assert full.value("kernel_time_s", "p50") == pytest.approx(25.22287940979004e-3)
     assert {run.workload.dtypes.get("activations") for run in runs} == {None, "bf16"}
+
+
+def test_liger_resaved_by_a_spreadsheet_of_another_locale() -> None:
+    lines = data("liger-kernel-csv/1.csv").decode().split("\n")[:9]
+    rows = [[re.sub(r"^(\d+)\.(\d+)$", r"\1,\2", cell) for cell in row] for row in csv.reader(lines)]
+    told = io.StringIO()
+    csv.writer(told, delimiter=";").writerows(rows)
+    assert [values(run) for run in runs_of(told.getvalue())] == [values(run) for run in runs_of("\n".join(lines))]
 
 
 def test_liger_odd_rows() -> None:
