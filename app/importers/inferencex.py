@@ -31,6 +31,7 @@ _MODEL_RATES = (
     ("output_tput_per_gpu", "output_tokens_per_s_per_device"),
 )
 _LABELS = ("image", "infmax_model_prefix", "spec_decoding", "mtp", "disagg", "is_multinode", "dp_attention")
+_RUNNER = ("hw", "device", "hardware")
 _LAYOUT = (("tp", "tp"), ("pp", "pp"), ("ep", "ep"))
 
 
@@ -39,9 +40,13 @@ def _has_seconds(fields: Mapping[str, Any]) -> bool:
 
 
 def looks_like_aggregate(fields: Mapping[str, Any]) -> bool:
-    """Whether an object is an aggregate; the dashboard's API has its numbers under `metrics`, the file at the top."""
+    """Whether an object is an aggregate; the dashboard's API has its numbers under `metrics`, the file at the top.
+
+    Forks of the script, vLLM's own nightly among them, call the runner `device`.
+    """
     metrics = fields.get("metrics")
-    return "hw" in fields and ("tput_per_gpu" in fields or (isinstance(metrics, dict) and "tput_per_gpu" in metrics))
+    nested = isinstance(metrics, dict) and "tput_per_gpu" in metrics
+    return any(key in fields for key in _RUNNER) and ("tput_per_gpu" in fields or nested)
 
 
 def looks_like_result(fields: Mapping[str, Any]) -> bool:
@@ -56,7 +61,7 @@ class InferencexAgg:
 
     def sniff(self, content: Content) -> Sniff:
         return serving.sniff_results(
-            content, looks_like_aggregate, Sniff(0.97, "has hw and tput_per_gpu"), "no hw with tput_per_gpu"
+            content, looks_like_aggregate, Sniff(0.97, "has tput_per_gpu and a runner"), "no hw with tput_per_gpu"
         )
 
     def parse(self, content: Content) -> ParsedUpload:
@@ -137,7 +142,7 @@ def _aggregate(top: Fields) -> ParsedRun:
     inputs, outputs, concurrency = (record.count(key) or None for key in ("isl", "osl", "conc"))
     if concurrency is not None:
         record.metric("concurrency", "conc", raw_unit="requests")
-    hardware, model = record.text("hw"), record.text("model")
+    hardware, model = next((told for key in _RUNNER if (told := record.text(key))), None), record.text("model")
     framework, precision = record.text("framework"), record.text("precision")
     prefix = record.text("infmax_model_prefix")
     parallel, devices = _layout(record, findings)
@@ -243,6 +248,8 @@ def _label(record: Fields, key: str) -> str | bool | None:
     if isinstance(value, bool):
         return value
     text = word(value)
+    if text in ("true", "false"):
+        return text == "true"
     return None if text in (None, "none", "None") else text
 
 

@@ -66,6 +66,9 @@ def test_an_aggregate_is_in_seconds_and_a_device() -> None:
     assert found["total_tokens_per_s"] == 500.0 * 8
     assert run.hardware_hint == "H200 SXM (h200)"
     assert read(AGGREGATE | {"hw": "mi355x-amd"}).hardware_hint == "mi355x"
+    fork = {key: value for key, value in AGGREGATE.items() if key != "hw"} | {"device": "mi300x", "disagg": "false"}
+    assert read(fork).hardware_hint == "mi300x"
+    assert read(fork).workload.extra["server"]["disagg"] is False
     assert run.parallel == {"tp": 8, "ep": 1}
     assert run.workload.dtypes == {"weights": "fp8"}
     assert run.software["engine"] == "sglang"
