@@ -337,11 +337,16 @@ def of_bound(
         whole = float(workload.batch * workload.seq_len)
         yield _estimated("visual_token_share", min(seen / whole, 1.0), "visual over all tokens of the prompt")
     features = kernel_features(bound)
-    products = np.array([1.0 if op.kind == "gemm" else 0.0 for op in bound.table.ops])
-    weight = products * bound.op_time * bound.table["count"]
-    if float(weight.sum()) > 0:
+    binding = bound.op_binding()
+    products = np.array([op.kind == "gemm" for op in bound.table.ops])
+    computed = products & np.array([name == "compute" for name in binding])
+    spent = bound.op_time * bound.table["count"]
+    weight = computed * spent
+    # products that stream their weights are as fast as these come, however their tiles fall
+    if float(weight.sum()) > 0.5 * float((products * spent).sum()):
         share = float((features.utilisation * weight).sum() / weight.sum())
-        yield _estimated("wave_eff", share, "tiles of 128 over whole waves, weighted by the time of the products")
+        source = "tiles of 128 over whole waves, weighted by time, of products that compute binds"
+        yield _estimated("wave_eff", share, source)
 
 
 def _memory(memory: MemoryUse, workload: Workload, *, ran: bool) -> Iterator[Evidence]:

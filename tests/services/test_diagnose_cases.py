@@ -450,6 +450,9 @@ CASES = (
             "metrics": {"tpot_s": {"p50": 0.0182}},
         }
     ),
+    Case("experts of a large decode batch", OWN + ": Qwen3 30B A3B, batch 256: waves say nothing of streamed products")
+    .walks("moe", ended=False)
+    .of(run=decode_h200(0.0318, 256, 1024, model="qwen3-30b-a3b")),
     # ---- too little to tell
     Case("nothing is known", "an empty request").walks("dense_train", ended=False),
     Case("only a loss and a step time", "a training log without a model")
