@@ -21,6 +21,11 @@ LINK_EFFICIENCY = 0.8
 """Share of a link's rate that large messages reach where nobody measured it (judgement, F-10.3)."""
 
 
+IN_SWITCH_SHARE = 0.8
+"""Share of what other algorithms reach of a link at which a reducing switch is fed: 0.81 to 0.85 by all-reduces of
+eight H200, 0.75 of eight B200, each over what its ring reaches or would (ML Engineering, network chapter)."""
+
+
 @dataclass(frozen=True, slots=True)
 class LinkModel:
     """A tier in the alpha-beta model: seconds that a message takes to start, and bytes/s one way once it flows."""
@@ -173,6 +178,8 @@ def algorithm_time(
         if not steps:
             continue
         link = links[tier]
+        if algorithm == "in_switch" and tier == "scale_up":
+            link = LinkModel(link.alpha, link.bandwidth * IN_SWITCH_SHARE)
         if algorithm in ("ring", "tree") and kind not in ("all_to_all", "p2p") and tier == "scale_out":
             # some hops stay inside a node; whichever tier is slower sets the pace
             near = links.get("scale_up", link)

@@ -15,6 +15,7 @@ import numpy as np
 from app.catalog.measurements import load_measurements
 from app.domain.collectives import (
     ALGORITHMS,
+    IN_SWITCH_SHARE,
     LINK_EFFICIENCY,
     Algorithm,
     LinkModel,
@@ -272,7 +273,7 @@ def estimate_collective(ctx: Context, request: CollectiveRequest) -> CollectiveE
         curve=curve,
         measured=(*carried_measurements(hardware, request.kind), *_uploaded_measurements(ctx, hardware, request.kind)),
         halves=_halves(request, per_node, models, in_switch),
-        assumptions=(*filled_notes(request), *group.notes, *link_notes(group.facts), *_ring_notes(request, per_node)),
+        assumptions=(*filled_notes(request), *group.notes, *link_notes(group.facts), *_algorithm_notes(request, group)),
     )
 
 
@@ -320,10 +321,13 @@ def link_notes(facts: Sequence[LinkFact]) -> list[str]:
     return notes
 
 
-def _ring_notes(request: CollectiveRequest, per_node: int) -> list[str]:
-    if node_count(request.ranks, per_node) == 1:
-        return []
-    return ["A flat ring over several nodes goes at the pace of one link between nodes."]
+def _algorithm_notes(request: CollectiveRequest, group: Ranks) -> list[str]:
+    notes = []
+    if group.in_switch and request.kind == "all_reduce":
+        notes.append(f"A switch that reduces is fed at {IN_SWITCH_SHARE:.0%} of what large messages reach (measured).")
+    if node_count(request.ranks, group.per_node) > 1:
+        notes.append("A flat ring over several nodes goes at the pace of one link between nodes.")
+    return notes
 
 
 def carried_measurements(hardware: HardwareProfile, kind: str) -> tuple[MeasuredPoint, ...]:

@@ -85,6 +85,12 @@ def test_what_does_not_exist_says_why() -> None:
     assert unavailable("all_reduce", "in_switch", 8, 8, True) is None
 
 
+def test_a_reducing_switch_is_fed_below_the_rate_of_a_ring() -> None:
+    # eight H200, 1 GiB: 4 x 3 us + 9/8 x 1.0737 GB / (0.8 x 367 GB/s) = 4.126 ms, measured 4.05 (464 GB/s bus)
+    links: dict[Tier, LinkModel] = {"scale_up": LinkModel(3e-6, 367e9)}
+    assert algorithm_time("all_reduce", "in_switch", 2.0**30, 8, 8, links) == pytest.approx(4.126e-3, rel=1e-3)
+
+
 def test_default_alphas() -> None:
     assert default_alpha("scale_up", "NVLink 4") == 3e-6
     assert default_alpha("scale_out", "ConnectX-7 NDR") == 8e-6
