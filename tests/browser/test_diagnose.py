@@ -29,7 +29,7 @@ def test_from_triage_to_a_shared_walk(open_page: Opener) -> None:
 
     question = page.locator("#now")
     expect(question.get_by_role("heading", level=2)).to_contain_text("Do sampling")
-    expect(page.locator("#path > li")).to_have_count(9)
+    expect(page.locator("#path > li")).to_have_count(10)
     question.get_by_label("Sampling, scheduling and text in TPOT").fill("24 %")
     question.get_by_role("button", name="Use this value").click()
     expect(page).to_have_url(re.compile(r"values=sampling_share%3A0\.24"))
@@ -50,5 +50,5 @@ def test_from_triage_to_a_shared_walk(open_page: Opener) -> None:
     expect(link).to_be_visible()
     reader = open_page(link.input_value(), width=360)
     expect(reader.get_by_role("heading", level=1)).to_have_text("Why is it slow?")
-    expect(reader.locator("#path > li")).to_have_count(10)
+    expect(reader.locator("#path > li")).to_have_count(11)
     expect(reader.locator("main form")).to_have_count(0)
