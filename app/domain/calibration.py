@@ -378,6 +378,8 @@ def step_class(table: CostTable, workload: Workload, family: str) -> str:
             stored, product = workload.dtypes.bytes_of("weights"), PRECISIONS[op.dtype].element_bytes
             if workload.phase == "train":
                 weights = PRECISION_CLASSES[op.dtype]
+                # nobody measured steps of wider products: what surrounds them is the stack of 16-bit ones
+                weights = "16bit" if weights in ("32bit", "tf32") else weights
             elif stored < 0.9 * product:
                 weights = "dequantised"
             elif workload.phase == "prefill" and PRECISION_CLASSES[op.dtype] != "16bit":

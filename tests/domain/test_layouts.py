@@ -16,6 +16,7 @@ from app.domain.lower_bound import ceilings, lower_bound
 from app.domain.memory import memory_use, micro_batches_in_flight, stage_parameters
 from app.domain.step import bubble_share, cost_table
 from app.domain.workload import Dtypes, Parallel, Workload
+from tests.domain.architectures import row_of
 
 CATALOG = load_catalog()
 H100 = CATALOG.hardware["nvidia-h100-sxm"]
@@ -23,6 +24,7 @@ LLAMA_8B = CATALOG.models["llama-3.1-8b"]
 LLAMA_70B = CATALOG.models["llama-3.1-70b"]
 MIXTRAL = CATALOG.models["mixtral-8x7b"]
 DEEPSEEK = CATALOG.models["deepseek-v3"]
+SPARSE_LATENT = CATALOG.models["deepseek-v3.2"]
 
 
 def step(model, phase="train", batch=1, seq_len=4096, context_len=0, **parallel):  # type: ignore[no-untyped-def]
@@ -139,6 +141,9 @@ def test_an_all_to_all_sends_a_key_to_every_rank_that_needs_it() -> None:
     assert bytes_on(table, "context all-to-all", "scale_up") + bytes_on(
         table, "context all-to-all", "scale_out"
     ) == pytest.approx(32 * 15 / 16 * 512 * 96 * 128 * 2)
+    # of its two query heads' whole sequence each rank reads the keys and values too; there and back between 2 nodes
+    assert row_of(table, "attention", "act_read") == 8192 * (2 + 1 + 1) * 128 * 2
+    assert row_of(table, "context all-to-all", "hops") == 2
     with pytest.raises(InvalidInput, match="8 query heads of a rank do not divide by context parallel 16"):
         step(LLAMA_8B, "prefill", seq_len=8192, tp=4, cp=16, context_exchange="all_to_all")
 
@@ -255,6 +260,10 @@ def test_context_parallelism_divides_the_cache_of_decode() -> None:
     assert shared.objects["kv_cache"] == whole.objects["kv_cache"] / 4
     _, table = step(LLAMA_8B, "decode", context_len=131_071, cp=4)
     assert float(table.total("kv_read")) == pytest.approx(131_071 * 131_072 / 4)
+    # latents and an indexer's keys too, and what a token appends
+    (_, one), (_, four) = (step(SPARSE_LATENT, "decode", context_len=8192, cp=cp) for cp in (1, 4))
+    for column in ("kv_read", "kv_write"):
+        assert float(four.total(column)) == pytest.approx(float(one.total(column)) / 4)
 
 
 def test_the_first_stage_holds_the_most_activations() -> None:

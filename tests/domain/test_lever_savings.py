@@ -290,6 +290,19 @@ def test_rings_through_all_ranks_are_limited_by_the_outer_link() -> None:
     workload = replace(TRAIN, parallel=Parallel(dp=32))
     gradients = 8_030_261_248 * 2
     assert saved(LLAMA3_8B, workload, "hierarchical-coll", "saved_net_bytes") == pytest.approx(2 * 31 / 32 * gradients)
+    # 2 x 31 messages one after another in a flat ring, 2 x log2(4 nodes) in two levels
+    (step,) = bound_of(DEVICE, LLAMA3_8B, workload, levers=[LeverRequest("hierarchical-coll")]).ledger
+    assert [float(end.bound.table.total("hops")) for end in (step.before, step.after)] == [62, 4]
+
+
+def test_products_of_wider_formats_gain_nothing_by_their_class() -> None:
+    # nobody measured training in tf32: its stack is that of 16-bit products, or narrowing them would cost time
+    question = replace(TRAIN, parallel=Parallel(tp=2, dp=4))
+    hopper = replace(DEVICE, peak={**DEVICE.peak, "tf32": 494.7e12}, family="hopper")
+    (step,) = bound_of(hopper, MIXTRAL_8X7B, question, levers=[LeverRequest("true-bf16")]).ledger
+    factors = [end.expected.basis.split(", from")[0] for end in (step.before, step.after)]
+    assert factors[0] == factors[1]
+    assert step.before.expected.time > 1.2 * step.after.expected.time
 
 
 def test_gradients_in_bf16_cross_in_half() -> None:

@@ -80,8 +80,8 @@ def local_kv_heads(ctx: StepContext, attention: Attention) -> Grid:
 class ContextShare:
     """What context parallelism does to one attention layer, on one rank.
 
-    `cached` bytes are read from its part of the cache, `received` bytes of keys and values came from other ranks and
-    are read like activations, `rows` are the exchanges.
+    `cached` bytes are read from its part of the cache, `received` bytes of keys and values came from other ranks beyond
+    as many as it sent and are read like activations, `rows` are the exchanges.
     """
 
     cached: Grid
@@ -126,9 +126,14 @@ def context_share(
         one_head = attention.head_dim + attention.v_head_dim
         keys = np.maximum(kv_width, layout.cp * one_head) if attention.own_kv else 0.0
         size = ctx.tokens * (query_width + keys) * ctx.wire
-        rows = ctx.exchange("context all-to-all", "attention", "all_to_all", size, group, count)
+        # one exchange before attention and one after it, in one row
+        rows = [
+            row.having(hops=2.0 * row.hops)
+            for row in ctx.exchange("context all-to-all", "attention", "all_to_all", size, group, count)
+        ]
         width = np.maximum(kv_width / layout.cp, one_head)
-        return ContextShare(cached_tokens * width * ctx.kv, 0.0, rows)
+        copies = ctx.tokens * np.maximum(layout.cp * one_head - kv_width, 0.0)
+        return ContextShare(cached_tokens * width * ctx.kv, copies * ctx.activation, rows)
     own = 1.0 / layout.cp
     foreign = ctx.batch * (ctx.context_len + ctx.seq_len) * (1.0 - own)
     if isinstance(attention, Attention) and attention.window is not None:
@@ -282,7 +287,9 @@ def latent_attention_rows(ctx: StepContext, mla: LatentAttention, count: float) 
             act_read=t * (heads * mla.qk_rope_head_dim + mla.cached_elements) * ctx.activation,
             act_write=t * (heads * mla.qk_rope_head_dim) * ctx.activation
             + (t * mla.cached_elements * ctx.activation if ctx.cacheless else 0.0),
-            kv_write=0.0 if ctx.cacheless else t * mla.cached_elements * ctx.kv,
+            kv_write=0.0
+            if ctx.cacheless
+            else t * mla.cached_elements * ctx.kv / (ctx.layout.cp if ctx.decoding else 1),
             formula="tokens (kv_rank + rope) kv_bytes written to the cache",
         )
     )

@@ -21,7 +21,8 @@ def indexer_rows(
         return []
     t = ctx.tokens
     width, key = indexer.heads * indexer.head_dim, indexer.head_dim
-    size = index_key_bytes(ctx.kv)
+    # a decoded token's ranks hold and score a part of the context each
+    size = index_key_bytes(ctx.kv) / (ctx.layout.cp if ctx.decoding else 1)
 
     def product(name: str, n: int, k: int, formula: str) -> Op:
         return ctx.gemm(name, "indexer", m=t, n=n, k=k, count=count, formula=formula)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from app.domain.blocks.context import StepContext
+from app.domain.collectives import ring_steps
 from app.domain.cost import Op, Tier
 from app.domain.layout import Group
 from app.domain.levers.base import Edit, Lever, Param, Params, Scenario
@@ -72,8 +75,9 @@ def _quantised_gathers(scenario: Scenario, _: Params) -> Scenario:
     def rows(op: Op, ctx: StepContext) -> Op:
         if op.base.endswith("gradient reduce-scatter"):
             return exchanged(op, lambda net: net_times(net, 0.25, "scale_out"))
-        # one gather in 8 bits, one from the copy in the node: 0.5 of two gathers across nodes
-        return exchanged(op, lambda net: net_times(net_times(net, 0.25, "scale_out"), 0.75, "scale_up"))
+        # one gather in 8 bits, one from the copy in the node: 0.5 of two gathers across nodes, and half their messages
+        rest = exchanged(op, lambda net: net_times(net_times(net, 0.25, "scale_out"), 0.75, "scale_up"))
+        return rest.having(hops=0.5 * op.hops)
 
     p = scenario.workload.parallel
 
@@ -119,7 +123,10 @@ def _flat_rings(_: Scenario, __: Params) -> Edit:
         # a ring through all ranks leaves a node with everything that it passes on: (n-1)/n instead of the local share
         flat = near * local / (local - 1.0) * (size - 1.0) / size
         net: dict[Tier, Grid] = {**op.net, "scale_out": op.net.get("scale_out", 0.0) + flat}
-        return op.having(net=net, net_in_switch=net)
+        # each of its messages waits for the one before, and some of them always cross to another node
+        kind = "all_reduce" if op.base.endswith("all-reduce") else "all_gather"
+        hops = float(ring_steps(kind, round(size)))
+        return op.having(net=net, net_in_switch=net, hops=np.maximum(op.hops, hops))
 
     return Edit("hierarchical-coll", each(is_data_parallel, rows))
 
