@@ -272,6 +272,7 @@
       label.style.visibility = "";
       var box = label.getBoundingClientRect();
       if (!box.width) return;
+      if (box.width > frame.right - area.left - 6) box = shortened(label, frame.right - area.left - 6);
       // Labels outside the plot (above a bar, beside an axis) stand where they were put.
       var beside = box.bottom <= area.top + 2 || box.top >= area.bottom - 2;
       var right = Math.max(0, area.left + 4 - box.left) + Math.min(0, frame.right - 2 - box.right);
@@ -293,6 +294,17 @@
       }
       label.style.visibility = "hidden";
     });
+  }
+
+  /* A label wider than the room ends in an ellipsis; hover and the table have all of it. */
+  function shortened(label, room) {
+    var text = label.querySelector("text") || label;
+    var words = text.textContent;
+    while (!text.firstElementChild && words.length > 8 && label.getBoundingClientRect().width > room) {
+      words = words.slice(0, -2).trimEnd();
+      text.textContent = words + "\u2026";
+    }
+    return label.getBoundingClientRect();
   }
 
   function failed(entry, error) {

@@ -22,6 +22,7 @@ from app.domain.routing import replicated_skew
 from app.domain.workload import Dtypes, Parallel, Routing, Workload
 from app.services.estimate import bound_json, bound_of
 from tests.domain.architectures import DEEPSEEK_V3, GPT3_175B, H100, LLAMA3_8B, MIXTRAL_8X7B
+from tests.domain.lever_scenarios import asked
 
 DEVICE = replace(H100, l2_capacity=0.0, pcie_bandwidth=64e9)
 LAYERS, HIDDEN, WIDTH, VOCABULARY = 32, 4096, 14336, 128256
@@ -297,9 +298,7 @@ def test_rings_through_all_ranks_are_limited_by_the_outer_link() -> None:
 
 def test_products_of_wider_formats_gain_nothing_by_their_class() -> None:
     # nobody measured training in tf32: its stack is that of 16-bit products, or narrowing them would cost time
-    question = replace(TRAIN, parallel=Parallel(tp=2, dp=4))
-    hopper = replace(DEVICE, peak={**DEVICE.peak, "tf32": 494.7e12}, family="hopper")
-    (step,) = bound_of(hopper, MIXTRAL_8X7B, question, levers=[LeverRequest("true-bf16")]).ledger
+    (step,) = asked("experts, folded", "true-bf16").ledger
     factors = [end.expected.basis.split(", from")[0] for end in (step.before, step.after)]
     assert factors[0] == factors[1]
     assert step.before.expected.time > 1.2 * step.after.expected.time
