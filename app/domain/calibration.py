@@ -440,6 +440,11 @@ def runs_in_halves(table: CostTable, workload: Workload) -> bool:
     return any(op.base == "dispatch" and np.any(np.asarray(op.hops) > 0) for op in table.ops)
 
 
+def waits_for_pieces(workload: Workload) -> bool:
+    """Whether a prompt runs through pipeline stages in pieces that follow each other."""
+    return workload.phase == "prefill" and workload.parallel.pp > 1 and workload.parallel.micro_batches > 1
+
+
 def _shown(exchange: Seconds, work: Seconds, hidden: float) -> Seconds:
     """What is left of an exchange of which a share runs behind work, as far as there is any."""
     return max(exchange - work, 0.0) + (1.0 - hidden) * min(exchange, work)
@@ -465,7 +470,7 @@ def combine(
     shown = _shown(gradients, work, HIDDEN_EXCHANGE)
     waiting = float(bound.terms["imbalance"])
     idle = table.bubble
-    if workload.phase == "prefill" and parallel.micro_batches > 1:
+    if waits_for_pieces(workload):
         # the pieces of a prompt follow each other through the stages, but no engine keeps all stages busy
         idle = max(idle, fit.parameters.get("stage", JUDGED_STEP.parameters["stage"]) * (parallel.pp - 1))
     if idle:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.domain.calibration import (
+    JUDGED_STEP,
     UNCALIBRATED,
     WIDENING,
     Calibration,
@@ -14,6 +15,7 @@ from app.domain.calibration import (
     combine,
     runs_in_halves,
     step_seconds,
+    waits_for_pieces,
 )
 from app.domain.lower_bound import Bound
 from app.domain.units import Seconds
@@ -67,6 +69,7 @@ def expected_time(
         guessed = {key: share for key, share in shares.items() if share >= NOTABLE_SHARE}
         for key in guessed:
             basis += f" Its {_named(up_by[key][0])} kernels are a guess, {shares[key]:.0%} of their time."
+        basis += _beside_kernels(fit, workload)
         widening *= WIDENING ** min(sum(share * up_by[key][1] for key, share in guessed.items()), 2.0)
     if calibration.date:
         basis += f" Calibration of {calibration.date}."
@@ -80,6 +83,18 @@ def expected_time(
     low = max(quick * fit.low / widening, floor)
     high = slow * fit.high * widening
     return Expected(time=middle, low=min(low, middle), high=max(high, middle), basis=basis)
+
+
+def _beside_kernels(fit: Fit, workload: Workload | None) -> str:
+    """What a step's forecast takes beside its kernels: the host's time, and the wait of a prompt's pieces."""
+    text = ""
+    if workload is not None and workload.launch_mode == "eager":
+        host = fit.parameters.get("host", JUDGED_STEP.parameters["host"])
+        text += f" The host takes {host * 1e6:.3g} us to issue a kernel."
+    if workload is not None and waits_for_pieces(workload):
+        stage = fit.parameters.get("stage", JUDGED_STEP.parameters["stage"])
+        text += f" A prompt in pieces waits {stage:.0%} of its work for each further stage."
+    return text
 
 
 def _described(fit: Fit, up: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from app.catalog.calibration import load_calibration
-from app.domain.calibration import HIDDEN_DISPATCH, runs_in_halves, step_class
+from app.domain.calibration import HIDDEN_DISPATCH, HIDDEN_EXCHANGE, runs_in_halves, step_class
 from app.domain.collectives import COLLECTIVES
 from app.domain.cost import TIERS, CostTable, over_operations
 from app.domain.errors import InvalidInput, MissingFigure
@@ -197,6 +197,11 @@ def _evaluate(
         notes.append(
             f"The expected time of a step takes {HIDDEN_DISPATCH:.0%} of the exchange with experts in other nodes as "
             "hidden behind the other half of the batch (judgement); that of a single stage hides none."
+        )
+    if any(op.stage == "data parallel" for op in table.ops):
+        notes.append(
+            f"The expected time takes {HIDDEN_EXCHANGE:.0%} of what replicas exchange as hidden behind the step's work "
+            "(judgement)."
         )
     streamed = float(over_operations(table.streamed_bytes() * table["count"]))
     if 0 < streamed <= roofs.cache:
