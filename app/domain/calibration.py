@@ -437,7 +437,9 @@ def runs_in_halves(table: CostTable, workload: Workload) -> bool:
     experts lie in other nodes and there is something to halve."""
     if workload.phase == "train" or (workload.phase == "decode" and workload.batch < 2):
         return False
-    return any(op.base == "dispatch" and np.any(np.asarray(op.hops) > 0) for op in table.ops)
+    return bool(table["hops"].any()) and any(
+        op.name == "dispatch" and np.any(np.asarray(op.hops) > 0) for op in table.ops
+    )
 
 
 def waits_for_pieces(workload: Workload) -> bool:
@@ -464,7 +466,7 @@ def combine(
     for op, time in zip(table.ops, seconds.tolist(), strict=True):
         if op.stage == "data parallel":
             gradients += time
-        elif halves and op.base in ("dispatch", "combine"):
+        elif halves and op.name in ("dispatch", "combine"):
             dispatched += time
     work = float(seconds.sum()) - gradients - dispatched
     shown = _shown(gradients, work, HIDDEN_EXCHANGE)

@@ -39,7 +39,7 @@ def _uneven_waves(_: Scenario, params: Params) -> Edit:
         lost = waves_lost(tokens, output / (ctx.activation * tokens), units)
         if ctx.decoding:
             lost = max(lost / REACH, 1.0)  # a product that waits for memory needs fewer blocks to be fed
-        return op.having(effort=op.effort * lost)
+        return op if lost == 1.0 else op.having(effort=op.effort * lost)
 
     return Edit("stream-k", each(of_kind("gemm"), rows))
 
