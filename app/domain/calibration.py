@@ -208,7 +208,7 @@ def kernel_features(bound: Bound) -> KernelFeatures:
     table, roofs = bound.table, bound.ceilings
     units = float(roofs.units or UNKNOWN_UNITS)
     rate = roofs.exponentials or roofs.flop.get("bf16", roofs.flop.get("fp16", 0.0)) / EXPONENT_RATIO
-    names = ("executed", "exponentials", "act_read", "act_write", "kv_read", "groups")
+    names = ("executed", "exponentials", "act_read", "made", "kv_read", "groups")
     keys: list[str] = []
     products: list[float] = []
     scores: list[float] = []

@@ -39,6 +39,7 @@ class Op:
     kv_read/kv_write      bytes of the KV cache
     state         bytes of gradients and optimizer state, read and written
     act_read/act_write    bytes of activations; they may stay in cache between two operations
+    made          bytes of what a product computes, where its kernel writes something else: they tell its shape
     act_backward  bytes of activations read and written by the row's backward pass, where its kind's rule is not exact
     net           bytes sent one way on each tier, by the ring algorithm
     hops          messages between nodes that follow one another (the bound does not know what each takes to start)
@@ -66,6 +67,7 @@ class Op:
     state: Grid = 0.0
     act_read: Grid = 0.0
     act_write: Grid = 0.0
+    made: Grid | None = None
     act_backward: tuple[Grid, Grid] | None = None
     net: Mapping[Tier, Grid] = field(default_factory=dict)
     net_in_switch: Mapping[Tier, Grid] | None = None
@@ -124,6 +126,7 @@ COLUMNS: tuple[str, ...] = (
     "state",
     "act_read",
     "act_write",
+    "made",
     "hops",
     "launches",
     "effort",
@@ -165,12 +168,13 @@ class CostTable:
         rows = tuple(op for op in ops if _ever(op.count))
         cells = list(zip(*map(_CELLS, rows), strict=True)) if rows else [()] * len(COLUMNS)
         values = dict(zip(COLUMNS, cells, strict=True))
-        values["executed"] = tuple(
-            [
-                useful if executed is None else executed
-                for useful, executed in zip(values["flop"], values["executed"], strict=True)
-            ]
-        )
+        for name, instead in (("executed", "flop"), ("made", "act_write")):
+            values[name] = tuple(
+                [
+                    usual if stated is None else stated
+                    for usual, stated in zip(values[instead], values[name], strict=True)
+                ]
+            )
         wires = [op.net for op in rows]
         switched = [op.net if op.net_in_switch is None else op.net_in_switch for op in rows]
         columns = {**values, **_by_tier("net", wires), **_by_tier("in switch", switched), _NOTHING: (0.0,) * len(rows)}

@@ -379,3 +379,15 @@ def test_numbers_that_do_not_fit_the_question_are_refused_at_the_lever() -> None
         with pytest.raises(InvalidInput, match=words) as refusal:
             row(LLAMA3_8B, DECODE, lever, **params)
         assert refusal.value.loc[:2] == ("levers", 0)
+
+
+@pytest.mark.parametrize("levers", [("gemm-epilogue", "fused-gate-up"), ("fused-swiglu", "gemm-epilogue")])
+def test_an_epilogue_leaves_the_shape_of_its_product(levers: tuple[str, ...]) -> None:
+    """It writes the activated half of what the product computes: less traffic, and never a slower forecast."""
+    workload = Workload(phase="prefill", batch=4, seq_len=4096)
+    ledger = bound_of(DEVICE, DEEPSEEK_V3, workload, levers=[LeverRequest(lever) for lever in levers]).ledger
+    times = [ledger[0].before.expected.time, *(step.after.expected.time for step in ledger)]
+    assert times == sorted(times, reverse=True)
+    table = ledger[-1].after.bound.table
+    (place,) = (i for i, op in enumerate(table.ops) if op.name == "expert gate and up")
+    assert table["made"][place] == pytest.approx(2.0 * table["act_write"][place])

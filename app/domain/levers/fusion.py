@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 from app.domain.blocks.context import StepContext
 from app.domain.cost import Op
@@ -111,8 +112,10 @@ def _in_epilogues() -> RowEdit:
 
     def edit(rows: list[Op], ctx: StepContext) -> list[Op]:
         out = list(rows)
-        for i in range(len(out) - 1):
-            product, activation = out[i], out[i + 1]
+        # traffic that another lever's absence adds stands between a product and what follows it
+        places = [i for i, op in enumerate(out) if not op.name.startswith("unfused ")]
+        for i, j in pairwise(places):
+            product, activation = out[i], out[j]
             joined = (
                 product.kind == "gemm"
                 and product.direction in ("forward", "recompute")
@@ -125,8 +128,8 @@ def _in_epilogues() -> RowEdit:
                 continue
             # training keeps what the activation was computed from
             kept = product.act_write if ctx.training else 0.0
-            out[i] = product.having(act_write=kept + activation.act_write)
-            out[i + 1] = activation.having(act_read=0.0, act_write=0.0, launches=0.0)
+            out[i] = product.having(act_write=kept + activation.act_write, made=product.act_write)
+            out[j] = activation.having(act_read=0.0, act_write=0.0, launches=0.0)
         return out
 
     return edit
@@ -141,7 +144,7 @@ def _loss_in_product(scenario: Scenario, params: Params) -> Scenario:
             if op.base == "cross-entropy":
                 op = op.having(act_read=0.0, act_write=0.0, launches=0.0)
             elif head is not None and op.direction == "forward":
-                op = op.having(act_write=0.0)
+                op = op.having(act_write=0.0, made=op.act_write)
                 again = op.having(name=f"{op.base}, recomputed", direction="recompute", flop=0.0)
                 out.append(again.having(executed=executed(op)))
             elif head is not None and op.name.endswith("input gradient"):
