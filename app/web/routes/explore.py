@@ -204,12 +204,12 @@ def side_by_side(
         ("Expected", "s", here["expected"]["time_s"], there["expected"]["time_s"]),
         ("Throughput", "tokens/s", here["tokens_per_s"], there["tokens_per_s"]),
         ("Throughput a device", "tokens/s", here["tokens_per_s_per_device"], there["tokens_per_s_per_device"]),
-        ("Devices", "devices", here["devices"], there["devices"]),
+        ("Devices", "1", here["devices"], there["devices"]),
         ("HBM bytes a device", "B", here["hbm_bytes"], there["hbm_bytes"]),
         ("Link bytes a device", "B", here["net_bytes"], there["net_bytes"]),
         ("Executed FLOP a device", "FLOP", here["executed_flop"], there["executed_flop"]),
         ("Memory of a device", "B", here["memory"]["peak_bytes"], there["memory"]["peak_bytes"]),
-        ("Largest batch", "sequences", here["memory"]["largest_batch"], there["memory"]["largest_batch"]),
+        ("Largest batch, sequences", "1", here["memory"]["largest_batch"], there["memory"]["largest_batch"]),
     ]
 
     def shown(value: float | None, unit: str) -> dict[str, Any]:
@@ -315,8 +315,9 @@ def conditions_of(estimate: BoundEstimate) -> str:
     }[w.phase]
     devices = w.parallel.devices
     count = f"{devices:,} × " if devices > 1 else ""
+    cached = estimate.bound.total("kv_read") + estimate.bound.total("kv_write") > 0
     return f"{estimate.model.name} on {count}{estimate.hardware.name}, {shape}, {w.dtypes.weights} weights" + (
-        f", {w.dtypes.kv} KV cache" if w.phase != "train" else ""
+        f", {w.dtypes.kv} KV cache" if cached else ""
     )
 
 
