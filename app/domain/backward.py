@@ -82,6 +82,7 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
                 direction="backward",
                 net=_times(op.net, op.net_backward),
                 net_in_switch=None if op.net_in_switch is None else _times(op.net_in_switch, op.net_backward),
+                count=op.count * op.rounds_backward,
             )
         ]
     if op.kind == "gather":

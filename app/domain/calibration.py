@@ -438,7 +438,7 @@ def runs_in_halves(table: CostTable, workload: Workload) -> bool:
     if workload.phase == "train" or (workload.phase == "decode" and workload.batch < 2):
         return False
     return bool(table["hops"].any()) and any(
-        op.name == "dispatch" and np.any(np.asarray(op.hops) > 0) for op in table.ops
+        op.in_layer == "dispatch" and np.any(np.asarray(op.hops) > 0) for op in table.ops
     )
 
 
@@ -466,7 +466,7 @@ def combine(
     for op, time in zip(table.ops, seconds.tolist(), strict=True):
         if op.stage == "data parallel":
             gradients += time
-        elif halves and op.name in ("dispatch", "combine"):
+        elif halves and op.in_layer in ("dispatch", "combine"):
             dispatched += time
     work = float(seconds.sum()) - gradients - dispatched
     shown = _shown(gradients, work, HIDDEN_EXCHANGE)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -47,6 +48,7 @@ class Op:
     hidden        share of a collective that runs behind independent work (the serial bound does not know it)
     skew          extra time of the busiest rank over the mean rank (routing), a share of the row's time
     net_backward  how many times as much a collective's backward pass sends
+    rounds_backward  exchanges of a collective's backward pass, each like the forward one
     net_in_switch bytes sent one way where the switch reduces (None: the switch cannot help)
     groups        products with weights of their own that one kernel computes (heads, experts touched)
     """
@@ -72,6 +74,7 @@ class Op:
     net: Mapping[Tier, Grid] = field(default_factory=dict)
     net_in_switch: Mapping[Tier, Grid] | None = None
     net_backward: float = 1.0
+    rounds_backward: float = 1.0
     hops: Grid = 0.0
     launches: Grid = 1.0
     effort: float = 1.0
@@ -85,6 +88,11 @@ class Op:
         """The name of the forward row that this one belongs to."""
         return self.name.split(",", 1)[0]
 
+    @property
+    def in_layer(self) -> str:
+        """The forward row's name as a layer of the model has it; a prediction module is such a layer beside it."""
+        return self.base.removeprefix("prediction ")
+
     def having(self, **changes: Any) -> Op:
         """The row with other figures: `dataclasses.replace` at a tenth of its cost, as levers change most rows."""
         _refuse_unknown(changes)
@@ -93,7 +101,7 @@ class Op:
         return new
 
 
-_NO_TRAFFIC: Mapping[str, Any] = {"net": {}}
+_NO_TRAFFIC: Mapping[str, Any] = {"net": MappingProxyType({})}  # one for all rows: nobody may write it
 
 
 def _fill(self: Op, name: str, stage: str, kind: Kind, **cells: Any) -> None:

@@ -123,15 +123,19 @@ class _Question:
         registry: Mapping[str, Lever],
         model: ModelSpec,
         device: str | None,
+        ranks_per_node: int,
         peak_of: Callable[[Scenario], Bytes],
         time_of: Callable[[Scenario], Seconds],
     ) -> None:
-        self.registry, self.model, self.device = registry, model, device
+        self.registry, self.model, self.device, self.ranks_per_node = registry, model, device, ranks_per_node
         self._peak_of, self._time_of = peak_of, time_of
         self.looked_at = 0
 
     def scenario(self, workload: Workload, levers: Sequence[LeverRequest]) -> Scenario:
-        return lever_path(self.registry, self.model, workload, levers, device=self.device).scenarios[-1]
+        path = lever_path(
+            self.registry, self.model, workload, levers, device=self.device, ranks_per_node=self.ranks_per_node
+        )
+        return path.scenarios[-1]
 
     def peak(self, scenario: Scenario) -> Bytes:
         self.looked_at += 1
@@ -162,7 +166,7 @@ def make_it_fit(
     `peak_of` and `time_of` answer for a scenario; times are those of a step of the same tokens. Raises what the
     question itself raises.
     """
-    question = _Question(registry, model, device, peak_of, time_of)
+    question = _Question(registry, model, device, ranks_per_node, peak_of, time_of)
     start_scenario = question.scenario(workload, levers)
     start = _Node(workload, tuple(levers), (), question.peak(start_scenario), 0.0, True)
     start_time = time_of(start_scenario)

@@ -149,7 +149,8 @@ def bound_of(
     Raises InvalidInput, MissingFigure or UnsupportedArchitecture.
     """
     roofs = ceilings(hardware, choice)
-    path = lever_path(LEVERS, model, workload, levers, device=generation_code(hardware))
+    device, domain = generation_code(hardware), hardware.ranks_per_node
+    path = lever_path(LEVERS, model, workload, levers, device=device, ranks_per_node=domain)
     worked = Worked()
     steps = [_step(hardware, path, place, roofs, assumptions, worked) for place in range(len(path.scenarios))]
     ledger = tuple(

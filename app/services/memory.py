@@ -89,7 +89,8 @@ def estimate_memory(ctx: Context, request: MemoryRequest) -> MemoryEstimate:
     reserve = reserve_of(request)
     bound = replace(bound, assumptions=(*bound.assumptions, *reserve_notes(reserve), *model_notes))
     domain = hardware.ranks_per_node
-    scenarios = lever_path(LEVERS, model, workload, levers, device=generation_code(hardware)).scenarios
+    path = lever_path(LEVERS, model, workload, levers, device=generation_code(hardware), ranks_per_node=domain)
+    scenarios = path.scenarios
     uses = [scenario_memory(scenario, hardware, reserve) for scenario in scenarios]
     last = scenarios[-1]
     layout = layout_of(last.model, last.workload, domain)

@@ -129,6 +129,16 @@ def test_ring_attention_passes_every_key_and_value_once() -> None:
     assert bytes_on(table, "key and value exchange", "scale_up") == 32 * 0.75 * 8192 * 8 * 256 * 2
 
 
+def test_a_ring_turns_twice_on_the_way_back() -> None:
+    # 16 ranks of 2 nodes: keys and values come round once more, and their gradients go home; 32 layers, a message each
+    _, table = step(LLAMA_8B, seq_len=8192, cp=16)
+    for tier in ("scale_up", "scale_out"):
+        there, both = (bytes_on(table, name, tier) for name in ("key and value exchange, b", "key and value exchange"))
+        assert both == there * 1.5 > 0
+    for name, times in (("key and value exchange", 32), ("key and value exchange, backward", 64)):
+        assert row_of(table, name, "hops") * row_of(table, name, "count") == times
+
+
 def test_all_to_all_context_parallelism_moves_queries_keys_values_and_outputs() -> None:
     # F-7.4: (n-1)/n of the local 2048 tokens' q, k, v and o: (32 + 8 + 8 + 32) heads x 128 x 2 B
     _, table = step(LLAMA_8B, "prefill", seq_len=8192, cp=4, context_exchange="all_to_all")

@@ -296,6 +296,22 @@ def test_rings_through_all_ranks_are_limited_by_the_outer_link() -> None:
     assert [float(end.bound.table.total("hops")) for end in (step.before, step.after)] == [62, 4]
 
 
+@pytest.mark.parametrize(("ranks_per_node", "local"), [(8, 4), (16, 8), (64, 32)])
+def test_quantised_gathers_keep_their_copy_in_the_node_of_the_profile(ranks_per_node: int, local: int) -> None:
+    # pairs of tensor ranks: half of 8.03e9 parameters in 2 bytes, divided by the pairs of a node
+    assert DEVICE.scale_up is not None
+    device = replace(DEVICE, scale_up=replace(DEVICE.scale_up, domain_size=ranks_per_node))
+    workload = replace(TRAIN, parallel=Parallel(tp=2, dp=32, zero_stage=3))
+    found = row(LLAMA3_8B, workload, "zeropp", device=device)
+    copy = LAYERS * (LAYER_WEIGHTS / 2 + 2 * HIDDEN) + HIDDEN + VOCABULARY * HIDDEN
+    assert -found["saved_memory_bytes"] == pytest.approx(0 if local == 32 else copy * 2 / local)
+    # of three exchanges: half a gather and a quarter of a scatter leave the node; 1.5 gathers and a quarter stay in it
+    nodes = 64 / ranks_per_node
+    out, up = (nodes - 1) / nodes / local, (local - 1) / local
+    before, after = copy * 2 * 3 * (out + up), copy * 2 * (0.75 * out + 1.75 * up)
+    assert found["saved_net_bytes"] == pytest.approx(before - after)
+
+
 def test_products_of_wider_formats_gain_nothing_by_their_class() -> None:
     # nobody measured training in tf32: its stack is that of 16-bit products, or narrowing them would cost time
     (step,) = asked("experts, folded", "true-bf16").ledger

@@ -161,6 +161,7 @@ def test_narrower_products_gain_no_more_in_the_forecast_than_bytes_and_peaks_all
     ("changes", "halves"),
     [
         ({}, True),
+        ({"seq_len": 2, "prediction_modules": 1}, True),  # the module's own exchange too
         ({"batch": 1}, False),  # one sequence has no halves
         ({"parallel": Parallel(ep=8, dp=8)}, False),  # one node
         ({"phase": "train", "context_len": 0, "seq_len": 4096}, False),
@@ -174,8 +175,8 @@ def test_serving_hides_the_exchange_with_other_nodes(changes: dict[str, Any], ha
     assert runs_in_halves(table, workload) is halves
     fit = Fit("", {"factor": 1.5}, 0, (), 1.0, 1.0)
     for slower in (0.1, 1.0, 10.0):
-        seconds = np.array([slower if op.base in ("dispatch", "combine") else 1.0 for op in table.ops])
-        exchange = float(sum(seconds[i] for i, op in enumerate(table.ops) if op.base in ("dispatch", "combine")))
+        seconds = np.array([slower if op.in_layer in ("dispatch", "combine") else 1.0 for op in table.ops])
+        exchange = float(sum(seconds[i] for i, op in enumerate(table.ops) if op.in_layer in ("dispatch", "combine")))
         work = 1.5 * (float(seconds.sum()) - exchange)
         shown = max(exchange - work, 0.0) + (1.0 - HIDDEN_DISPATCH) * min(exchange, work)
         if workload.phase == "decode":

@@ -128,7 +128,7 @@ def context_share(
         size = ctx.tokens * (query_width + keys) * ctx.wire
         # one exchange before attention and one after it, in one row
         rows = [
-            row.having(hops=2.0 * row.hops)
+            row.having(hops=2.0 * row.hops, launches=2.0)
             for row in ctx.exchange("context all-to-all", "attention", "all_to_all", size, group, count)
         ]
         width = np.maximum(kv_width / layout.cp, one_head)
@@ -140,6 +140,7 @@ def context_share(
         foreign = np.minimum(foreign, ctx.batch * (attention.window - 1.0))
     # an all-gather of this size brings `foreign` tokens to every rank
     size = foreign / (1.0 - own) * kv_width * ctx.wire
+    # on the way back keys and values come round again, and then their gradients go home
     rows = ctx.exchange("key and value exchange", "attention", "all_gather", size, group, count, backward=2.0)
     return ContextShare(cached_tokens * own * kv_width * ctx.kv, foreign * kv_width * ctx.activation, rows)
 

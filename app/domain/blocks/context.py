@@ -176,7 +176,7 @@ class StepContext:
     ) -> list[Op]:
         """A collective of `size` bytes over a group, as a row; nothing where the group is one rank.
 
-        `backward` is how many times the backward pass sends as much.
+        The backward pass does it `backward` times.
         """
         if isinstance(group.size, (float, int)) and group.size <= 1:
             return []
@@ -189,7 +189,7 @@ class StepContext:
                 count=count * (shared.astype(np.float64) if np.ndim(shared) else float(shared)),
                 net=wire_bytes(kind, size, group.size, group.local),
                 net_in_switch=wire_bytes(kind, size, group.size, group.local, in_switch=True),
-                net_backward=backward,
+                rounds_backward=backward,
                 hops=far_hops(kind, group.size, group.local),
                 formula=f"{kind.replace('_', '-')} of {name}",
             )

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from app.domain.blocks.context import StepContext
 from app.domain.cost import CostTable, Op
 from app.domain.errors import DomainError, InvalidInput
+from app.domain.hardware import DEFAULT_RANKS_PER_NODE
 from app.domain.memory import MemoryEdit
 from app.domain.model import ModelSpec
 from app.domain.step import StepRows, step_rows
@@ -50,7 +51,8 @@ def graph_launched(workload: Workload) -> Workload:
 class Scenario:
     """A question with its edits, applied in order. `applied` are the levers it has.
 
-    `device` is the generation where it is known (`sm90`, `gfx942`), for levers that need certain hardware.
+    `device` is the generation where it is known (`sm90`, `gfx942`), for levers that need certain hardware;
+    `ranks_per_node` are its neighbours, for what a lever keeps in a node.
     """
 
     model: ModelSpec
@@ -58,6 +60,7 @@ class Scenario:
     edits: tuple[Edit, ...] = ()
     applied: tuple[str, ...] = ()
     device: str | None = None
+    ranks_per_node: int = DEFAULT_RANKS_PER_NODE
 
     def table(self, ranks_per_node: int, known: dict[tuple[int, Workload], StepRows] | None = None) -> CostTable:
         """The rows of a step after the edits. Raises what `cost_table` raises.
@@ -171,6 +174,7 @@ def lever_path(
     requests: Sequence[LeverRequest],
     *,
     device: str | None = None,
+    ranks_per_node: int = DEFAULT_RANKS_PER_NODE,
 ) -> LeverPath:
     """Check the requests and build the scenarios. Raises InvalidInput at `levers`, with the reason.
 
@@ -180,7 +184,7 @@ def lever_path(
     """
     asked = tuple(_asked(registry, request, place) for place, request in enumerate(requests))
     _refuse_clashes(asked)
-    start = plain = Scenario(model, workload, device=device)
+    start = plain = Scenario(model, workload, device=device, ranks_per_node=ranks_per_node)
     for item in asked:
         if item.lever.lack is not None:
             start = start.with_edit(item.lever.lack(plain, item.params))

@@ -32,11 +32,11 @@ DRIVER_PAGE = 2 * 2**20
 
 def _reads_cache(op: Op) -> bool:
     """Rows that read keys, values or latents; states of recurrent layers are none."""
-    return op.kind == "attention" or op.base == "key and value up"
+    return op.kind == "attention" or op.in_layer == "key and value up"
 
 
 def _appends(op: Op) -> bool:
-    return op.base in ("rotary and cache append", "latent norm", "cross cache append")
+    return op.in_layer in ("rotary and cache append", "latent norm", "cross cache append")
 
 
 def _times(reads: float) -> Edit:

@@ -10,7 +10,7 @@ import numpy as np
 from app.domain.blocks.context import StepContext
 from app.domain.collectives import ring_steps
 from app.domain.cost import Op, Tier
-from app.domain.layout import Group
+from app.domain.layout import Group, layout_of
 from app.domain.levers.base import Edit, Lever, Param, Params, Scenario
 from app.domain.levers.conditions import (
     first_of,
@@ -33,7 +33,7 @@ from app.domain.levers.edits import (
     one,
     slower,
 )
-from app.domain.memory import sharded_parameters
+from app.domain.memory import running_parameters
 from app.domain.units import Grid
 from app.domain.workload import Workload
 
@@ -72,20 +72,27 @@ def _gathers_parameters(scenario: Scenario) -> str | None:
 
 
 def _quantised_gathers(scenario: Scenario, _: Params) -> Scenario:
+    gradients, weights = _gradient_bytes(scenario), _weight_bytes(scenario)
+    narrow = min(1.0, 1.0 / weights)
+
     def rows(op: Op, ctx: StepContext) -> Op:
         if op.base.endswith("gradient reduce-scatter"):
-            return exchanged(op, lambda net: net_times(net, 0.25, "scale_out"))
-        # one gather in 8 bits, one from the copy in the node: 0.5 of two gathers across nodes, and half their messages
-        rest = exchanged(op, lambda net: net_times(net_times(net, 0.25, "scale_out"), 0.75, "scale_up"))
+            return exchanged(op, lambda net: net_times(net, min(1.0, 0.5 / gradients)))
+        # of two gathers one in 8 bits, the other from the copy in the node: half the messages cross nodes
+        rest = exchanged(
+            op, lambda net: net_times(net_times(net, narrow / 2, "scale_out"), (1 + narrow) / 2, "scale_up")
+        )
         return rest.having(hops=0.5 * op.hops)
 
-    p = scenario.workload.parallel
-
     def copy(workload: Workload) -> float:
-        # the copy is spread over the ranks of a node: what its dp replicas there hold between them
-        local = max(min(8 // p.tp, p.dp * p.cp), 1)
-        whole = one(sharded_parameters(scenario.model, p.tp).total) / p.pp * p.stage_copies
-        return whole * workload.dtypes.bytes_of("weights") / local
+        # the ranks of a node that hold the same parameters keep the copy between them; one node's need none
+        layout = layout_of(scenario.model, workload, scenario.ranks_per_node)
+        held = running_parameters(scenario.model, workload, layout)
+        copied = 0.0
+        for size, group in ((held.dense, layout.data_group), (held.experts, layout.expert_data_group)):
+            ranks, local = one(group.size), one(group.local)
+            copied += one(size) / local if ranks > local else 0.0
+        return copied * workload.dtypes.bytes_of("weights")
 
     return scenario.with_edit(Edit("zeropp", each(is_data_parallel, rows), more_resident("parameters", copy)))
 
@@ -93,6 +100,11 @@ def _quantised_gathers(scenario: Scenario, _: Params) -> Scenario:
 def _gradient_bytes(scenario: Scenario) -> float:
     dtypes = scenario.workload.dtypes
     return min(dtypes.bytes_of("gradients"), dtypes.bytes_of("communication"))
+
+
+def _weight_bytes(scenario: Scenario) -> float:
+    dtypes = scenario.workload.dtypes
+    return min(dtypes.bytes_of("weights"), dtypes.bytes_of("communication"))
 
 
 def _gradients_are_wide(scenario: Scenario) -> str | None:
@@ -229,7 +241,7 @@ COMMUNICATION_LEVERS: tuple[Lever, ...] = (
         "zeropp",
         "Quantised gathers and a copy in the node",
         "communication",
-        "Across nodes one gather of two in 8 bits, the other from a copy in the node, gradients in 4 bits (F-6.3).",
+        "One gather of two in 8 bits, the other from a copy in the node (more memory); gradients in 4 bits (F-6.3).",
         first_of(only_in("train"), needs_more_than_one("dp", "replicas"), _gathers_parameters),
         change=_quantised_gathers,
         memory_lever="compress",

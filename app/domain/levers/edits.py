@@ -22,8 +22,8 @@ Net = Mapping[Tier, Grid]
 
 
 def named(*names: str) -> Matches:
-    """Rows of these forward rows, in every direction."""
-    return lambda op: op.base in names
+    """Rows of these forward rows, in every direction, those of prediction modules too."""
+    return lambda op: op.in_layer in names
 
 
 def ending(*endings: str) -> Matches:
@@ -40,11 +40,11 @@ def is_attention(op: Op) -> bool:
 
 
 def is_expert_exchange(op: Op) -> bool:
-    return op.base in ("dispatch", "combine")
+    return op.in_layer in ("dispatch", "combine")
 
 
 def is_expert_product(op: Op) -> bool:
-    return op.base in ("expert gate and up", "expert up", "expert down")
+    return op.in_layer in ("expert gate and up", "expert up", "expert down")
 
 
 def is_data_parallel(op: Op) -> bool:

@@ -55,7 +55,13 @@ def _experts(ctx: StepContext) -> MoeMlp:
 
 def _is_expert_work(op: Op) -> bool:
     """Rows that grow with the token copies that experts get."""
-    return is_expert_product(op) or op.base in ("expert activation", "permute", "unpermute", "dispatch", "combine")
+    return is_expert_product(op) or op.in_layer in (
+        "expert activation",
+        "permute",
+        "unpermute",
+        "dispatch",
+        "combine",
+    )
 
 
 def _saved_copies(
@@ -152,7 +158,7 @@ def _keeps_activations(scenario: Scenario) -> str | None:
 def _permute_apart(_: Scenario, __: Params) -> Edit:
     def rows(op: Op, _: StepContext) -> Op:
         larger, smaller = np.maximum(op.act_read, op.act_write), np.minimum(op.act_read, op.act_write)
-        if op.base == "permute":
+        if op.in_layer == "permute":
             more = larger - smaller  # every copy is read on its own
             return op.having(act_read=op.act_read + more, launches=op.launches + 4.0)
         # weighted copies are written and read again before they are added up
@@ -167,8 +173,8 @@ def _every_copy(id_: str) -> Callable[[Scenario, Params], Edit]:
             scheme = replace(ctx.workload.dispatch, scheme="all_to_all")
             apart = replace(ctx, workload=replace(ctx.workload, dispatch=scheme))
             near, far = sent_copies(apart, _experts(ctx))
-            forward = op.base == "dispatch" and op.direction != "backward"
-            size = _sent_once(ctx) * (dispatched_bytes(ctx) if forward else ctx.wire)
+            forward = op.in_layer == "dispatch" and op.direction != "backward"
+            size = _sent_once(op, ctx) * (dispatched_bytes(ctx) if forward else ctx.wire)
             net: dict[Tier, Grid] = {
                 "scale_up": np.maximum(op.net.get("scale_up", 0.0), size * near),
                 "scale_out": np.maximum(op.net.get("scale_out", 0.0), size * far),
@@ -180,10 +186,12 @@ def _every_copy(id_: str) -> Callable[[Scenario, Params], Edit]:
     return edit
 
 
-def _sent_once(ctx: StepContext) -> Grid:
-    """Elements of the tokens that a rank sends to experts, one copy each."""
+def _sent_once(op: Op, ctx: StepContext) -> Grid:
+    """Elements of the tokens that a rank sends to experts in a row, one copy each. A module that drafts sends one token
+    a sequence."""
     width = _experts(ctx).latent_size or ctx.hidden
-    return ctx.replica_tokens / (ctx.layout.tp * ctx.layout.cp) * width
+    tokens = ctx.batch if ctx.decoding and op.in_layer != op.base else ctx.replica_tokens
+    return tokens / (ctx.layout.tp * ctx.layout.cp) * width
 
 
 def _dispatched(scenario: Scenario, **changes: object) -> Scenario:
@@ -191,7 +199,7 @@ def _dispatched(scenario: Scenario, **changes: object) -> Scenario:
 
 
 def _gathered_everywhere(scenario: Scenario, _: Params) -> Scenario:
-    placed = each(lambda op: op.base == "permute", lambda op, _: op.having(launches=0.0))
+    placed = each(named("permute"), lambda op, _: op.having(launches=0.0))
     return _dispatched(scenario, scheme="all_gather").with_edit(Edit("ag-rs-dispatch", placed))
 
 
@@ -250,7 +258,7 @@ def _one_kernel(scenario: Scenario, params: Params) -> Scenario:
     def rows(op: Op, _: StepContext) -> Op:
         if op.stage != "moe" or (op.kind == "collective" and not is_expert_exchange(op)):
             return op
-        launches = op.launches if op.base == "router" else 0.0
+        launches = op.launches if op.in_layer == "router" else 0.0
         share = params["hidden"] if is_expert_exchange(op) else op.hidden
         return op.having(launches=launches, hidden=max(op.hidden, share))
 
