@@ -7,7 +7,7 @@ Columns are arrays of shape `(operations, *sweep)`: a single question is a sweep
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
@@ -95,7 +95,8 @@ class Op:
 
     def having(self, **changes: Any) -> Op:
         """The row with other figures: `dataclasses.replace` at a tenth of its cost, as levers change most rows."""
-        _refuse_unknown(changes)
+        if not _FIELDS.issuperset(changes):
+            raise _unknown(changes)
         new = object.__new__(Op)
         new.__dict__.update(self.__dict__, **changes)
         return new
@@ -110,13 +111,13 @@ def _fill(self: Op, name: str, stage: str, kind: Kind, **cells: Any) -> None:
     The `__init__` of a frozen dataclass sets every field by a call of its own: a step has hundreds of rows, and to
     make them that way takes a third of the time of its bound.
     """
-    _refuse_unknown(cells)
+    if not _FIELDS.issuperset(cells):
+        raise _unknown(cells)
     self.__dict__.update(_NO_TRAFFIC, name=name, stage=stage, kind=kind, **cells)
 
 
-def _refuse_unknown(cells: Mapping[str, Any]) -> None:
-    if not _FIELDS.issuperset(cells):
-        raise TypeError(f"a row has no {', '.join(sorted(cells.keys() - _FIELDS))}")
+def _unknown(cells: Mapping[str, Any]) -> TypeError:
+    return TypeError(f"a row has no {', '.join(sorted(cells.keys() - _FIELDS))}")
 
 
 _FIELDS = frozenset(Op.__dataclass_fields__)
@@ -165,7 +166,7 @@ class CostTable:
     @classmethod
     def of(
         cls,
-        ops: list[Op],
+        ops: Sequence[Op],
         *,
         tokens: Grid,
         devices: Grid = 1.0,
@@ -173,36 +174,7 @@ class CostTable:
         assumptions: tuple[str, ...] = (),
     ) -> CostTable:
         """Stack rows into columns. Rows whose count is zero everywhere are dropped."""
-        rows = tuple(op for op in ops if _ever(op.count))
-        cells = list(zip(*map(_CELLS, rows), strict=True)) if rows else [()] * len(COLUMNS)
-        values = dict(zip(COLUMNS, cells, strict=True))
-        for name, instead in (("executed", "flop"), ("made", "act_write")):
-            values[name] = tuple(
-                [
-                    usual if stated is None else stated
-                    for usual, stated in zip(values[instead], values[name], strict=True)
-                ]
-            )
-        wires = [op.net for op in rows]
-        switched = [op.net if op.net_in_switch is None else op.net_in_switch for op in rows]
-        columns = {**values, **_by_tier("net", wires), **_by_tier("in switch", switched), _NOTHING: (0.0,) * len(rows)}
-        stacked = _one_point(columns) if np.ndim(tokens) == np.ndim(devices) == 0 else None
-        if stacked is None:
-            grids = {
-                np.shape(cell) for column in columns.values() for cell in column if not isinstance(cell, (float, int))
-            }
-            shape = np.broadcast_shapes(np.shape(tokens), np.shape(devices), *grids)
-            stacked = {name: _stack(column, shape) for name, column in columns.items()}
-        return cls(
-            ops=rows,
-            columns={name: stacked[name] for name in values},
-            net={tier: stacked.get(f"net {tier}", stacked[_NOTHING]) for tier in TIERS},
-            net_in_switch={tier: stacked.get(f"in switch {tier}", stacked[_NOTHING]) for tier in TIERS},
-            tokens=tokens,
-            devices=devices,
-            bubble=bubble,
-            assumptions=assumptions,
-        )
+        return stacked([Step(ops, tokens, devices, bubble, assumptions)])[0]
 
     def __getitem__(self, name: str) -> Array:
         return self.columns[name]
@@ -229,47 +201,116 @@ class CostTable:
         only the rest must cross HBM. Weights, KV cache and optimizer state do not profit: they are too large to
         survive from one step to the next, unless all of a step's together fit into the cache: then none is counted.
         """
-        read = np.maximum(self.columns["act_read"] - cache, 0.0)
-        written = np.maximum(self.columns["act_write"] - cache, 0.0)
         streamed = self.streamed_bytes()
-        if cache:
-            stays = over_operations(streamed * self.columns["count"]) <= cache
-            streamed = np.where(stays, 0.0, streamed) if stays.any() else streamed
-        return np.asarray(streamed + read + written)
+        if self.stays_in(cache, streamed).any():
+            streamed = np.where(self.stays_in(cache, streamed), 0.0, streamed)
+        return np.asarray(streamed + self.spilled_bytes(cache))
+
+    def spilled_bytes(self, cache: Bytes = 0.0) -> Array:
+        """Activations of one execution of each row that a cache cannot hold between producer and consumer."""
+        read = np.maximum(self.columns["act_read"] - cache, 0.0)
+        return np.asarray(read + np.maximum(self.columns["act_write"] - cache, 0.0))
+
+    def stays_in(self, cache: Bytes, streamed: Array) -> NDArray[np.bool_]:
+        """Whether all that a step streams fits into the cache together, and so stays there from step to step."""
+        return np.asarray(cache > 0 and over_operations(streamed * self.columns["count"]) <= cache)
 
     def repeated_bytes(self, cache: Bytes) -> Array:
         """Fewest HBM bytes of the whole table when it runs again and again on the same operands."""
         return np.maximum(over_operations(self.hbm_bytes() * self.columns["count"]) - cache, 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Rows that are not stacked yet, with what belongs to no row: the arguments of `CostTable.of`."""
+
+    ops: Sequence[Op]
+    tokens: Grid
+    devices: Grid = 1.0
+    bubble: float = 0.0
+    assumptions: tuple[str, ...] = ()
+
+
+def stacked(steps: Sequence[Step]) -> list[CostTable]:
+    """Tables of several steps. A path of levers shares most rows between its steps: each row is looked at once."""
+    if all(np.ndim(step.tokens) == np.ndim(step.devices) == 0 for step in steps):
+        tables = _of_one_point(steps)
+        if tables is not None:
+            return tables
+    return [_of_a_sweep(step) for step in steps]
+
+
 _CELLS = attrgetter(*COLUMNS)
+_NOTHING = "nothing"
+"""The column of zeros that stands for every tier without traffic."""
+
+
+def _cells(rows: Sequence[Op]) -> dict[str, Sequence[Grid]]:
+    """What rows say, by column; the traffic of each tier that any row uses, and one column of nothing."""
+    cells = list(zip(*map(_CELLS, rows), strict=True)) if rows else [()] * len(COLUMNS)
+    columns: dict[str, Sequence[Grid]] = dict(zip(COLUMNS, cells, strict=True))
+    for name, instead in (("executed", "flop"), ("made", "act_write")):
+        columns[name] = [
+            usual if stated is None else stated for usual, stated in zip(columns[instead], columns[name], strict=True)
+        ]
+    wires = [op.net for op in rows]
+    switched = [op.net if op.net_in_switch is None else op.net_in_switch for op in rows]
+    return {**columns, **_by_tier("net", wires), **_by_tier("in switch", switched), _NOTHING: (0.0,) * len(rows)}
+
+
+def _by_tier(tag: str, wires: list[Mapping[Tier, Grid]]) -> dict[str, Sequence[Grid]]:
+    used = {tier for wire in wires if wire for tier in wire}
+    return {f"{tag} {tier}": [wire.get(tier, 0.0) if wire else 0.0 for wire in wires] for tier in used}
+
+
+def _of_one_point(steps: Sequence[Step]) -> list[CostTable] | None:
+    """Tables whose cells are one number each, or None where some cell is a sweep: faster than looking at each cell."""
+    rows = [[op for op in step.ops if _ever(op.count)] for step in steps]
+    every = rows[0] if len(rows) == 1 else list({id(op): op for mine in rows for op in mine}.values())
+    columns = _cells(every)
+    try:
+        flat = np.array(list(chain.from_iterable(columns.values())), dtype=np.float64)
+    except ValueError:
+        return None
+    if flat.ndim != 1:
+        return None
+    cells = flat.reshape(len(columns), -1)
+    if len(steps) == 1:
+        return [_table(steps[0], every, dict(zip(columns, cells, strict=True)))]
+    place = {id(op): i for i, op in enumerate(every)}
+    return [
+        _table(step, mine, dict(zip(columns, cells.take([place[id(op)] for op in mine], axis=1), strict=True)))
+        for step, mine in zip(steps, rows, strict=True)
+    ]
 
 
 def _ever(count: Grid) -> bool:
     return count > 0 if isinstance(count, (float, int)) else bool(np.any(count > 0))
 
 
-_NOTHING = "nothing"
-"""The column of zeros that stands for every tier without traffic."""
+def _of_a_sweep(step: Step) -> CostTable:
+    rows = [op for op in step.ops if _ever(op.count)]
+    columns = _cells(rows)
+    grids = {np.shape(cell) for column in columns.values() for cell in column if not isinstance(cell, (float, int))}
+    shape = np.broadcast_shapes(np.shape(step.tokens), np.shape(step.devices), *grids)
+    return _table(step, rows, {name: _stack(column, shape) for name, column in columns.items()})
 
 
-def _by_tier(tag: str, wires: list[Mapping[Tier, Grid]]) -> dict[str, tuple[Grid, ...]]:
-    """The traffic of each tier that any row uses, as columns."""
-    used = {tier for wire in wires if wire for tier in wire}
-    return {f"{tag} {tier}": tuple([wire.get(tier, 0.0) if wire else 0.0 for wire in wires]) for tier in used}
+def _table(step: Step, rows: Sequence[Op], columns: Mapping[str, Array]) -> CostTable:
+    nothing = columns[_NOTHING]
+    return CostTable(
+        ops=tuple(rows),
+        columns={name: columns[name] for name in COLUMNS},
+        net={tier: columns.get(f"net {tier}", nothing) for tier in TIERS},
+        net_in_switch={tier: columns.get(f"in switch {tier}", nothing) for tier in TIERS},
+        tokens=step.tokens,
+        devices=step.devices,
+        bubble=step.bubble,
+        assumptions=step.assumptions,
+    )
 
 
-def _one_point(columns: Mapping[str, tuple[Grid, ...]]) -> dict[str, Array] | None:
-    """Columns of one number a cell, or None where some cell is a sweep: faster than looking at each cell."""
-    cells = list(chain.from_iterable(columns.values()))
-    try:
-        flat = np.array(cells, dtype=np.float64)
-    except ValueError:
-        return None
-    return dict(zip(columns, flat.reshape(len(columns), -1), strict=True)) if flat.ndim == 1 else None
-
-
-def _stack(column: tuple[Grid, ...], shape: tuple[int, ...]) -> Array:
+def _stack(column: Sequence[Grid], shape: tuple[int, ...]) -> Array:
     """One column. A read-only view where every cell is one number: most columns of a sweep do not vary in it."""
     if not any(np.shape(cell) for cell in column if not isinstance(cell, (float, int))):
         flat = np.array(column, dtype=np.float64)

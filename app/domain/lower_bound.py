@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from itertools import accumulate
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -228,62 +229,146 @@ def lower_bound(
     Graph replay launches for free; eager mode can go no faster than one kernel every `roofs.launch` seconds, however
     much the host runs ahead. Raises MissingFigure when a row needs a roof that the profile lacks.
     """
-    count = table["count"]
+    rows = _row_times(table, roofs, table.hbm_bytes(roofs.cache))
+    return _summed(table, roofs, rows, launch_mode, sync, imbalance)
+
+
+def lower_bounds(tables: Sequence[CostTable], roofs: Ceilings, launch_modes: Sequence[str]) -> list[Bound]:
+    """The same of several single questions, with the rows of all of them worked out in one go.
+
+    Raises MissingFigure without saying whose row it was.
+    """
+    if len(tables) == 1:
+        return [lower_bound(tables[0], roofs, launch_mode=launch_modes[0])]
+    every = _joined(tables)
+    ends = list(accumulate(len(table.ops) for table in tables))
+    parts = [slice(end - len(table.ops), end) for table, end in zip(tables, ends, strict=True)]
+    streamed = every.streamed_bytes()
+    for table, part in zip(tables, parts, strict=True):
+        if table.stays_in(roofs.cache, streamed[part]):
+            streamed[part] = 0.0
+    rows = _row_times(every, roofs, streamed + every.spilled_bytes(roofs.cache))
+    return [
+        _summed(table, roofs, rows.part(part), mode)
+        for table, part, mode in zip(tables, parts, launch_modes, strict=True)
+    ]
+
+
+_READ = ("count", "executed", "exponentials", "weights", "kv_read", "kv_write", "state", "act_read", "act_write")
+"""Columns that the time of a row depends on."""
+
+
+def _joined(tables: Sequence[CostTable]) -> CostTable:
+    """One table with the rows of all, and only what the time of a row depends on."""
+
+    def join(columns: Sequence[Mapping[Any, Array]], names: Sequence[Any]) -> dict[Any, Array]:
+        return {name: np.concatenate([column[name] for column in columns]) for name in names}
+
+    return CostTable(
+        ops=tuple(op for table in tables for op in table.ops),
+        columns=join([table.columns for table in tables], _READ),
+        net=join([table.net for table in tables], TIERS),
+        net_in_switch=join([table.net_in_switch for table in tables], TIERS),
+        tokens=0.0,
+        devices=0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _RowTimes:
+    """What one execution of each row takes: seconds of each unit and link, and the bytes behind them."""
+
+    tensor: Array
+    vector: Array
+    exponent: Array
+    compute: Array
+    hbm_bytes: Array
+    hbm: Array
+    net_bytes: Array
+    net: Array
+    longest: Array
+
+    def part(self, rows: slice) -> _RowTimes:
+        return _RowTimes(*[getattr(self, name)[rows] for name in _RowTimes.__slots__])
+
+
+def _row_times(table: CostTable, roofs: Ceilings, hbm_bytes: Array) -> _RowTimes:
     units_used = [(op.dtype, op.pipe) for op in table.ops]
     rates = {used: _seconds_per_flop(roofs, *used) if used[0] else 0.0 for used in set(units_used)}
-    seconds_per_flop = np.array([rates[used] for used in units_used])
-    compute = table["executed"] * _column(seconds_per_flop, table)
+    on_tensor = np.array([pipe == "tensor" for _, pipe in units_used], dtype=np.float64)
+    seconds_per_flop = np.array([rates[used] for used in units_used], dtype=np.float64)
+    tensor = table["executed"] * _column(seconds_per_flop * on_tensor, table)
+    vector = table["executed"] * _column(seconds_per_flop * (1.0 - on_tensor), table)
     exponent = table["exponentials"] / roofs.exponentials if roofs.exponentials else table["exponentials"] * 0.0
-    hbm_bytes = table.hbm_bytes(roofs.cache)
+    compute = np.maximum(tensor + vector, exponent)
     hbm = hbm_bytes / roofs.memory
     wire = table.net_in_switch if roofs.in_switch_reduction else table.net
     net = np.zeros_like(hbm)
     for tier in TIERS:
-        if (wire[tier] * count).any():
+        if (wire[tier] * table["count"]).any():
             # a device drives all its links at once, so the slowest one decides
             net = np.maximum(net, wire[tier] / roofs.link_rate(tier))
-    op_compute = np.maximum(compute, exponent)
-    op_time = np.maximum(np.maximum(op_compute, hbm), net)
-    on_tensor = _column(np.array([pipe == "tensor" for _, pipe in units_used], dtype=np.float64), table)
+    return _RowTimes(
+        tensor=tensor,
+        vector=vector,
+        exponent=exponent,
+        compute=compute,
+        hbm_bytes=hbm_bytes,
+        hbm=hbm,
+        net_bytes=wire["scale_up"] + wire["scale_out"] + wire["host"],
+        net=net,
+        longest=np.maximum(np.maximum(compute, hbm), net),
+    )
+
+
+def _summed(
+    table: CostTable,
+    roofs: Ceilings,
+    rows: _RowTimes,
+    launch_mode: str,
+    sync: Seconds = 0.0,
+    imbalance: Seconds = 0.0,
+) -> Bound:
+    count = table["count"]
     units = {
-        "tensor": over_operations(compute * on_tensor * count),
-        "vector": over_operations(compute * (1.0 - on_tensor) * count),
-        "special function": over_operations(exponent * count),
+        "tensor": over_operations(rows.tensor * count),
+        "vector": over_operations(rows.vector * count),
+        "special function": over_operations(rows.exponent * count),
     }
     launch = table.total("launches") * (roofs.launch if launch_mode == "eager" else 0.0)
-    zero = np.zeros(hbm.shape[1:])
+    zero = np.zeros(rows.hbm.shape[1:])
+    worked = rows.longest * count
     terms: dict[str, Array] = {
         "compute": np.maximum(np.maximum(units["tensor"], units["vector"]), units["special function"]),
-        "hbm": over_operations(hbm * count),
-        "net": over_operations(net * count),
+        "hbm": over_operations(rows.hbm * count),
+        "net": over_operations(rows.net * count),
         "launch": np.asarray(launch),
         "sync": zero + sync,
-        "imbalance": imbalance + over_operations(op_time * count * table["skew"]),
+        "imbalance": imbalance + over_operations(worked * table["skew"]),
     }
     busiest = np.maximum(np.maximum(terms["compute"], terms["hbm"]), np.maximum(terms["net"], terms["launch"]))
     serial_waiting = terms["sync"] + terms["imbalance"]
     if table.bubble:
         # a stage waits for its neighbours as long as they work: in proportion to what it runs for micro-batches itself
         runs = _column(table.pipelined, table) * count
-        shares = [op_compute * runs, hbm * runs, net * runs]
-        worked = np.maximum.reduce([over_operations(share) for share in shares])
-        serial_waiting = serial_waiting + table.bubble * over_operations(op_time * runs)
-        terms["sync"] = terms["sync"] + table.bubble * worked
+        shares = [rows.compute * runs, rows.hbm * runs, rows.net * runs]
+        serial_waiting = serial_waiting + table.bubble * over_operations(rows.longest * runs)
+        terms["sync"] = terms["sync"] + table.bubble * np.maximum.reduce([over_operations(share) for share in shares])
     waiting = terms["sync"] + terms["imbalance"]
     return Bound(
         table=table,
         ceilings=roofs,
         overlapped=busiest + waiting,
-        serial=np.maximum(over_operations(op_time * count), terms["launch"]) + serial_waiting,
+        serial=np.maximum(over_operations(worked), terms["launch"]) + serial_waiting,
         serial_waiting=serial_waiting,
         terms=terms,
         units=units,
-        op_hbm_bytes=hbm_bytes,
-        op_net_bytes=wire["scale_up"] + wire["scale_out"] + wire["host"],
-        op_compute=op_compute,
-        op_hbm=hbm,
-        op_net=net,
-        op_time=op_time,
+        op_hbm_bytes=rows.hbm_bytes,
+        op_net_bytes=rows.net_bytes,
+        op_compute=rows.compute,
+        op_hbm=rows.hbm,
+        op_net=rows.net,
+        op_time=rows.longest,
     )
 
 

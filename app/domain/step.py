@@ -20,7 +20,7 @@ from app.domain.blocks.mlp import mlp_rows, moe_rows
 from app.domain.blocks.shared import shared_block_rows
 from app.domain.blocks.state_mixers import rwkv_ffn_rows, state_mixer_rows
 from app.domain.blocks.tower import encoder_rows, prediction_rows, tower_rows
-from app.domain.cost import CostTable, Op
+from app.domain.cost import CostTable, Op, Step, stacked
 from app.domain.denoiser import DiffusionTransformer, UNet
 from app.domain.errors import InvalidInput
 from app.domain.hardware import DEFAULT_RANKS_PER_NODE
@@ -67,22 +67,22 @@ def cost_table(
     same formulas. `ranks_per_node` is the scale-up domain: a tensor-parallel group beyond it crosses the slow tier.
     Raises UnsupportedArchitecture, or InvalidInput for a layout that does not divide the model or a bad grid.
     """
-    return step_rows(model, workload, ranks_per_node, grid).table(edits)
+    return stacked([step_rows(model, workload, ranks_per_node, grid).edited(edits)])[0]
 
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """The rows of a step before any edit, with what they were built for: several tables can be made of them."""
+    """The rows of a step before any edit, with what they were built for: several steps can be made of them."""
 
     ctx: StepContext
     rows: tuple[Op, ...]
     assumptions: tuple[str, ...]
 
-    def table(self, edits: Sequence[Callable[[list[Op], StepContext], list[Op]]] = ()) -> CostTable:
+    def edited(self, edits: Sequence[Callable[[list[Op], StepContext], list[Op]]] = ()) -> Step:
         ctx, rows = self.ctx, list(self.rows)
         for edit in edits:
             rows = edit(rows, ctx)
-        return CostTable.of(
+        return Step(
             rows,
             tokens=ctx.replica_tokens * ctx.layout.dp * ctx.micro_batches,
             devices=ctx.layout.devices,

@@ -16,14 +16,24 @@ from app.domain.cost import TIERS, CostTable, over_operations
 from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.expected import Expected, expected_time
 from app.domain.hardware import HardwareProfile
-from app.domain.levers.base import Lever, LeverPath, LeverRequest, Params, Scenario, graph_launched, lever_path, refused
+from app.domain.levers.base import (
+    KnownRows,
+    Lever,
+    LeverPath,
+    LeverRequest,
+    Params,
+    Scenario,
+    graph_launched,
+    lever_path,
+    refused,
+    tables,
+)
 from app.domain.levers.registry import LEVERS
-from app.domain.lower_bound import RESOURCES, Bound, CeilingChoice, Ceilings, ceilings, lower_bound
+from app.domain.lower_bound import RESOURCES, Bound, CeilingChoice, Ceilings, ceilings, lower_bound, lower_bounds
 from app.domain.memory import MemoryUse, memory_use
 from app.domain.model import ModelSpec
 from app.domain.precision import PRECISIONS
 from app.domain.single_op import attention_table, collective_table, elementwise_table, gemm_table
-from app.domain.step import StepRows
 from app.domain.workload import Workload
 from app.services.context import Context
 from app.services.contracts import AttentionBody, BoundRequest, CollectiveBody, GemmBody, OpRequest
@@ -37,7 +47,7 @@ class Worked:
     `stack` is the class of the first step, whose residual factor the others are forecast with.
     """
 
-    rows: dict[tuple[int, Workload], StepRows] = field(default_factory=dict)
+    rows: KnownRows = field(default_factory=dict)
     memory: dict[tuple[object, ...], MemoryUse] = field(default_factory=dict)
     stack: str = ""
 
@@ -46,13 +56,14 @@ class Worked:
 class BoundEstimate:
     """A whole answer: what was asked, the bound with its table, the forecast and the memory of one device.
 
-    With levers it is the last step of their path, and `ledger` has the steps.
+    With levers it is the last step of their path, and `ledger` has the steps. `notes` are the assumptions of whoever
+    asked.
     """
 
     hardware: HardwareProfile
     scenario: Scenario
     bound: Bound
-    assumptions: tuple[str, ...]
+    notes: tuple[str, ...]
     worked: Worked
     ledger: tuple[LedgerRow, ...] = ()
 
@@ -63,6 +74,28 @@ class BoundEstimate:
     @property
     def workload(self) -> Workload:
         return self.scenario.workload
+
+    @cached_property
+    def assumptions(self) -> tuple[str, ...]:
+        """Every default and simplification that shaped the answer."""
+        workload, table, roofs = self.workload, self.bound.table, self.bound.ceilings
+        notes = [*self.notes, *roofs.notes_for(workload), *table.assumptions, *_hop_notes(table, roofs)]
+        if runs_in_halves(table, workload):
+            notes.append(
+                f"The expected time of a step takes {HIDDEN_DISPATCH:.0%} of the exchange with experts in other nodes "
+                "as hidden behind the other half of the batch (judgement); that of a single stage hides none."
+            )
+        if any(op.stage == "data parallel" for op in table.ops):
+            notes.append(
+                f"The expected time takes {HIDDEN_EXCHANGE:.0%} of what replicas exchange as hidden behind the step's "
+                "work (judgement)."
+            )
+        streamed = float(over_operations(table.streamed_bytes() * table["count"]))
+        if 0 < streamed <= roofs.cache:
+            notes.append("The step's weights, cache and state fit the last-level cache together: none crosses HBM.")
+        if self.hardware.memory_capacity is None:
+            notes.append("The profile states no memory capacity: whether the step fits is not known.")
+        return tuple(notes)
 
     @cached_property
     def expected(self) -> Expected:
@@ -152,7 +185,10 @@ def bound_of(
     device, domain = generation_code(hardware), hardware.ranks_per_node
     path = lever_path(LEVERS, model, workload, levers, device=device, ranks_per_node=domain)
     worked = Worked()
-    steps = [_step(hardware, path, place, roofs, assumptions, worked) for place in range(len(path.scenarios))]
+    try:
+        steps = _evaluate(hardware, path.scenarios, roofs, assumptions, worked)
+    except (InvalidInput, MissingFigure) as error:
+        raise _where(error, hardware, path, roofs) from error
     ledger = tuple(
         LedgerRow(item.lever, item.params, before, after)
         for item, before, after in zip(path.asked, steps[:-1], steps[1:], strict=True)
@@ -160,56 +196,34 @@ def bound_of(
     return replace(steps[-1], ledger=ledger)
 
 
-def _step(
-    hardware: HardwareProfile,
-    path: LeverPath,
-    place: int,
-    roofs: Ceilings,
-    assumptions: tuple[str, ...],
-    worked: Worked,
-) -> BoundEstimate:
-    """One scenario of a path. What only a lever makes impossible is refused at that lever."""
-    scenario = path.scenarios[place]
-    try:
-        return _evaluate(hardware, scenario, roofs, assumptions, worked)
-    except (InvalidInput, MissingFigure) as error:
-        if place:
-            raise refused(path.asked[place - 1], error) from error
-        lacking = next((item for item in path.asked if item.lever.lack is not None), None)
-        if lacking is None:
-            raise
-        _evaluate(hardware, replace(scenario, edits=()), roofs, assumptions, Worked())
-        raise refused(lacking, error) from error
+def _where(
+    error: InvalidInput | MissingFigure, hardware: HardwareProfile, path: LeverPath, roofs: Ceilings
+) -> InvalidInput | MissingFigure:
+    """The error of a path at the lever that brought it about: what only a lever makes impossible is refused there."""
+    plain = replace(path.scenarios[0], edits=())
+    asked = [None, next((item for item in path.asked if item.lever.lack is not None), None), *path.asked]
+    for item, scenario in zip(asked, (plain, *path.scenarios), strict=True):
+        try:
+            _evaluate(hardware, [scenario], roofs, (), Worked())
+        except (InvalidInput, MissingFigure) as found:
+            return found if item is None else refused(item, found)
+    return error
 
 
 def _evaluate(
     hardware: HardwareProfile,
-    scenario: Scenario,
+    scenarios: Sequence[Scenario],
     roofs: Ceilings,
-    assumptions: tuple[str, ...],
+    notes: tuple[str, ...],
     worked: Worked,
-) -> BoundEstimate:
-    workload = scenario.workload
-    table = scenario.table(hardware.ranks_per_node, worked.rows)
-    worked.stack = worked.stack or step_class(table, workload, roofs.family)
-    bound = lower_bound(table, roofs, launch_mode=workload.launch_mode)
-    notes = [*assumptions, *roofs.notes_for(workload), *table.assumptions, *_hop_notes(table, roofs)]
-    if runs_in_halves(table, workload):
-        notes.append(
-            f"The expected time of a step takes {HIDDEN_DISPATCH:.0%} of the exchange with experts in other nodes as "
-            "hidden behind the other half of the batch (judgement); that of a single stage hides none."
-        )
-    if any(op.stage == "data parallel" for op in table.ops):
-        notes.append(
-            f"The expected time takes {HIDDEN_EXCHANGE:.0%} of what replicas exchange as hidden behind the step's work "
-            "(judgement)."
-        )
-    streamed = float(over_operations(table.streamed_bytes() * table["count"]))
-    if 0 < streamed <= roofs.cache:
-        notes.append("The step's weights, cache and state fit into the last-level cache together: none crosses HBM.")
-    if hardware.memory_capacity is None:
-        notes.append("The profile states no memory capacity: whether the step fits is not known.")
-    return BoundEstimate(hardware=hardware, scenario=scenario, bound=bound, assumptions=tuple(notes), worked=worked)
+) -> list[BoundEstimate]:
+    found = tables(scenarios, hardware.ranks_per_node, worked.rows)
+    worked.stack = worked.stack or step_class(found[0], scenarios[0].workload, roofs.family)
+    bounds = lower_bounds(found, roofs, [scenario.workload.launch_mode for scenario in scenarios])
+    return [
+        BoundEstimate(hardware=hardware, scenario=scenario, bound=bound, notes=notes, worked=worked)
+        for scenario, bound in zip(scenarios, bounds, strict=True)
+    ]
 
 
 def _hop_notes(table: CostTable, roofs: Ceilings) -> list[str]:
@@ -226,7 +240,7 @@ def expected_step_time(
 
     Raises what `bound_of` raises.
     """
-    return _evaluate(hardware, scenario, ceilings(hardware, choice), (), Worked(stack=stack)).expected.time
+    return _evaluate(hardware, [scenario], ceilings(hardware, choice), (), Worked(stack=stack))[0].expected.time
 
 
 def _forecast(

@@ -87,7 +87,7 @@ def estimate_memory(ctx: Context, request: MemoryRequest) -> MemoryEstimate:
     workload = request.workload.to_domain()
     levers = lever_requests(request)
     reserve = reserve_of(request)
-    bound = replace(bound, assumptions=(*bound.assumptions, *reserve_notes(reserve), *model_notes))
+    bound = replace(bound, notes=(*bound.notes, *reserve_notes(reserve), *model_notes))
     domain = hardware.ranks_per_node
     path = lever_path(LEVERS, model, workload, levers, device=generation_code(hardware), ranks_per_node=domain)
     scenarios = path.scenarios

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from app.domain.blocks.context import StepContext
-from app.domain.cost import CostTable, Op
+from app.domain.cost import CostTable, Op, Step, stacked
 from app.domain.errors import DomainError, InvalidInput
 from app.domain.hardware import DEFAULT_RANKS_PER_NODE
 from app.domain.memory import MemoryEdit
@@ -30,6 +30,10 @@ RowEdit: TypeAlias = Callable[[list[Op], StepContext], list[Op]]
 
 TableEdit: TypeAlias = Callable[[CostTable], CostTable]
 """What belongs to no row: tokens that a step emits, and the wait for the pipeline."""
+
+
+KnownRows: TypeAlias = dict[tuple[int, Workload], StepRows]
+"""Rows by the identity of a model and by workload: for as long as whoever holds them also holds the models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +66,17 @@ class Scenario:
     device: str | None = None
     ranks_per_node: int = DEFAULT_RANKS_PER_NODE
 
-    def table(self, ranks_per_node: int, known: dict[tuple[int, Workload], StepRows] | None = None) -> CostTable:
-        """The rows of a step after the edits. Raises what `cost_table` raises.
+    def table(self, ranks_per_node: int) -> CostTable:
+        """The rows of a step after the edits. Raises what `cost_table` raises."""
+        return tables((self,), ranks_per_node, {})[0]
 
-        `known` keeps rows of one path of levers, where most steps ask about the same model and workload.
-        """
+    def step(self, ranks_per_node: int, known: KnownRows) -> Step:
+        """The rows of a step after the edits, before they are stacked. `known` gains those before the edits."""
         key = (id(self.model), graph_launched(self.workload))
-        rows = None if known is None else known.get(key)
+        rows = known.get(key)
         if rows is None:
-            rows = step_rows(self.model, self.workload, ranks_per_node)
-            if known is not None:
-                known[key] = rows
-        table = rows.table([edit.rows for edit in self.edits if edit.rows is not None])
-        for edit in self.edits:
-            if edit.table is not None:
-                table = edit.table(table)
-        return table
+            rows = known[key] = step_rows(self.model, self.workload, ranks_per_node)
+        return rows.edited([edit.rows for edit in self.edits if edit.rows is not None])
 
     def edited_memory(self, objects: Mapping[str, float], workload: Workload) -> Mapping[str, float]:
         """Resident bytes after the edits. `workload` is this scenario's own, or the same with another batch."""
@@ -100,6 +99,19 @@ class Scenario:
 
     def with_parallel(self, **changes: object) -> Scenario:
         return self.with_workload(parallel=replace(self.workload.parallel, **changes))  # type: ignore[arg-type]
+
+
+def tables(scenarios: Sequence[Scenario], ranks_per_node: int, known: KnownRows) -> list[CostTable]:
+    """Cost tables of scenarios. Raises what `cost_table` raises.
+
+    `known` keeps rows of one path of levers, where most steps ask about the same model and workload.
+    """
+    found = stacked([scenario.step(ranks_per_node, known) for scenario in scenarios])
+    for place, scenario in enumerate(scenarios):
+        for edit in scenario.edits:
+            if edit.table is not None:
+                found[place] = edit.table(found[place])
+    return found
 
 
 @dataclass(frozen=True, slots=True)
