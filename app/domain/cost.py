@@ -29,7 +29,7 @@ TIERS: tuple[Tier, ...] = ("scale_up", "scale_out", "host")
 """Links of a device, from the fastest: to its neighbours, to other nodes, and to the memory of its host."""
 
 
-@dataclass(frozen=True)  # no slots: `having` copies the instance's dictionary, `_fill` writes it
+@dataclass(frozen=True)  # no slots: `_fill` and `having` write the instance's dictionary
 class Op:
     """One row as its block states it. All quantities are per execution and per device.
 
@@ -98,11 +98,8 @@ class Op:
         if not _FIELDS.issuperset(changes):
             raise _unknown(changes)
         new = object.__new__(Op)
-        new.__dict__.update(self.__dict__, **changes)
+        object.__setattr__(new, "__dict__", {**self.__dict__, **changes})
         return new
-
-
-_NO_TRAFFIC: Mapping[str, Any] = {"net": MappingProxyType({})}  # one for all rows: nobody may write it
 
 
 def _fill(self: Op, name: str, stage: str, kind: Kind, **cells: Any) -> None:
@@ -113,7 +110,8 @@ def _fill(self: Op, name: str, stage: str, kind: Kind, **cells: Any) -> None:
     """
     if not _FIELDS.issuperset(cells):
         raise _unknown(cells)
-    self.__dict__.update(_NO_TRAFFIC, name=name, stage=stage, kind=kind, **cells)
+    cells["name"], cells["stage"], cells["kind"] = name, stage, kind
+    object.__setattr__(self, "__dict__", cells)
 
 
 def _unknown(cells: Mapping[str, Any]) -> TypeError:
@@ -122,6 +120,7 @@ def _unknown(cells: Mapping[str, Any]) -> TypeError:
 
 _FIELDS = frozenset(Op.__dataclass_fields__)
 Op.__init__ = _fill  # type: ignore[method-assign, assignment]
+Op.net = MappingProxyType({})
 
 
 COLUMNS: tuple[str, ...] = (

@@ -41,6 +41,8 @@ from app.domain.model import (
     DenseMlp,
     LatentAttention,
     LayerGroup,
+    Mixer,
+    Mlp,
     ModelSpec,
     MoeMlp,
     ParallelMixers,
@@ -214,13 +216,8 @@ def _layer_rows(ctx: StepContext, group: LayerGroup) -> list[Op]:
         rows += norm_rows(ctx, name, stages[name], count, residual=True)
     for extra in range(max(group.norms - len(residual_norms), 0)):
         rows += norm_rows(ctx, ("post-attention norm", "post-mlp norm")[extra % 2], "mlp", count, residual=False)
-    rows += _mixer_rows(ctx, group, count)
-    if isinstance(group.mlp, DenseMlp):
-        rows += mlp_rows(ctx, group.mlp, count)
-    elif isinstance(group.mlp, RwkvFfn):
-        rows += rwkv_ffn_rows(ctx, group.mlp, count)
-    elif isinstance(group.mlp, MoeMlp):
-        rows += moe_rows(ctx, group.mlp, count)
+    rows += _half_rows(ctx, group.mixer, count)
+    rows += _half_rows(ctx, group.mlp, count)
     if ctx.model.parallel_block and group.mixer is not None and group.mlp is not None:
         # both halves add into one sum, so one all-reduce serves the layer; other exchanges stay
         first = next(i for i, op in enumerate(rows) if op.name.endswith("all-reduce"))
@@ -228,8 +225,28 @@ def _layer_rows(ctx: StepContext, group: LayerGroup) -> list[Op]:
     return rows
 
 
-def _mixer_rows(ctx: StepContext, group: LayerGroup, count: float) -> list[Op]:
-    mixer = group.mixer
+def _half_rows(ctx: StepContext, half: Mixer | Mlp | None, count: float) -> list[Op]:
+    """Rows of the mixers or the MLPs of `count` layers. Groups of layers often differ in one of the two only, so what
+    was built for one of them serves the others, with their count."""
+    known = ctx.halves.get(half)
+    if known is None:
+        if isinstance(half, (DenseMlp, RwkvFfn, MoeMlp)):
+            rows = _mlp_rows(ctx, half, count)
+        else:
+            rows = _mixer_rows(ctx, half, count)
+        ctx.halves[half] = count, rows
+        return rows
+    before, rows = known
+    return [op.having(count=op.count / before * count) for op in rows]
+
+
+def _mlp_rows(ctx: StepContext, mlp: Mlp, count: float) -> list[Op]:
+    if isinstance(mlp, RwkvFfn):
+        return rwkv_ffn_rows(ctx, mlp, count)
+    return moe_rows(ctx, mlp, count) if isinstance(mlp, MoeMlp) else mlp_rows(ctx, mlp, count)
+
+
+def _mixer_rows(ctx: StepContext, mixer: Mixer | None, count: float) -> list[Op]:
     if isinstance(mixer, Attention):
         if mixer.kind == "cross":
             return cross_attention_rows(ctx, mixer, count, _source(ctx))

@@ -35,6 +35,11 @@ class StepContext:
     layout: Layout
 
     @cached_property
+    def halves(self) -> dict[object, tuple[float, list[Op]]]:
+        """What was built so far for a mixer or an MLP, with the layers it was built for."""
+        return {}
+
+    @cached_property
     def replica_tokens(self) -> Grid:
         """New tokens in one (micro-)batch of one replica."""
         return self.batch * self.seq_len
@@ -214,7 +219,7 @@ class StepContext:
 
     def divide_heads(self, heads: int, what: str) -> Grid:
         """Query heads of one rank. Raises InvalidInput with the degrees that divide them."""
-        if np.any(np.remainder(heads, self.tp) != 0):
+        if heads % self.tp if isinstance(self.tp, (float, int)) else np.any(np.remainder(heads, self.tp) != 0):
             fitting = ", ".join(str(t) for t in range(1, heads + 1) if heads % t == 0 and t <= 1024)
             raise InvalidInput(
                 ("workload", "parallel", "tp"),
