@@ -17,7 +17,7 @@ import json
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,10 @@ from app.domain.calibration import (
     Fit,
     KernelFeatures,
     combine,
+    executed_seconds,
     kernel_features,
     kernel_seconds,
+    shares_of,
     step_class,
 )
 from app.domain.lower_bound import Bound
@@ -280,8 +282,13 @@ def forecast_kernels(some: Sequence[Case], fits: dict[str, dict[str, float]]) ->
 
 
 def row_seconds(case: Case, fits: dict[str, dict[str, float]]) -> Array:
-    each = np.maximum(kernel_seconds(case.features, columns_for(case.features.keys, fits)), case.bound.op_time)
-    return each * case.bound.table["effort"] * case.bound.table["count"]
+    return executed_seconds(case.bound, case.features, columns_for(case.features.keys, fits))
+
+
+def step_time(case: Case, fits: dict[str, dict[str, float]], step: Mapping[str, float], workload: Workload) -> float:
+    """A step with the kernels of `fits` and the parameters of a class of steps."""
+    shares = shares_of(case.bound.table, row_seconds(case, fits), workload)
+    return combine(case.bound, shares, Fit("", step, 0, (), 1, 1), workload)
 
 
 def fit_steps(all_cases: Sequence[Case], fits: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -316,9 +323,7 @@ def fit_steps(all_cases: Sequence[Case], fits: dict[str, dict[str, float]]) -> d
         assert case.workload is not None
         if case.workload.launch_mode == "eager" and "layer" not in case.row.question:
             key = class_of(case)
-            device = combine(
-                case.bound, row_seconds(case, fits), Fit("", found[key], 0, (), 1, 1), graph(case.workload)
-            )
+            device = step_time(case, fits, found[key], graph(case.workload))
             waits[key].append((case, device))
     for key in sorted(tree, key=lambda k: (k.count("/"), k)):
         waited = [pair for leaf in tree[key] for pair in waits[leaf]]
@@ -332,8 +337,7 @@ def fit_steps(all_cases: Sequence[Case], fits: dict[str, dict[str, float]]) -> d
 def alone(case: Case, fits: dict[str, dict[str, float]], stage: float) -> float:
     """A step's kernels with their waiting, before any residual factor and without a host."""
     assert case.workload is not None
-    fit = Fit("", {"factor": 1.0, "stage": stage}, 0, (), 1, 1)
-    return combine(case.bound, row_seconds(case, fits), fit, graph(case.workload))
+    return step_time(case, fits, {"factor": 1.0, "stage": stage}, graph(case.workload))
 
 
 def graph(workload: Workload) -> Workload:
@@ -394,7 +398,7 @@ class Fitted:
             parts = class_of(case).split("/")
             names = ["/".join(parts[: len(parts) - up]) for up in range(len(parts))]
             step = next((self.steps[n] for n in names if n in self.steps), {"factor": 1.15, "host": 20e-6})
-            total = combine(case.bound, row_seconds(case, self.kernels), Fit("", step, 0, (), 1, 1), case.workload)
+            total = step_time(case, self.kernels, step, case.workload)
         return max(total, float(case.bound.overlapped))
 
 

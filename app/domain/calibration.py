@@ -405,31 +405,23 @@ def on_stack(key: str, stack: str) -> str:
     return f"{phase}/{experts}/{weights}/{family}"
 
 
-def step_seconds(
-    bound: Bound, calibration: Calibration, workload: Workload | None, stack: str | None = None
-) -> tuple[Seconds, tuple[tuple[Fit, int], ...], tuple[Fit, int] | None, Array]:
-    """Forecast of a single question: its seconds, the kernel fits of its rows, the step's fit, and seconds a row.
-
-    Without a workload the table is an operation by itself: no residual factor, no host. `stack` is the class of the
-    step before any lever (see `on_stack`).
-    """
+def executed_seconds(bound: Bound, features: KernelFeatures, parameters: Array) -> Array:
+    """Seconds of all executions of each row, never below its bound. `parameters` as in `kernel_seconds`."""
     table = bound.table
-    features = kernel_features(bound)
-    parameters, fits = parameters_of(calibration, features.keys)
-    each = kernel_seconds(features, parameters)
-    each = np.maximum(each, bound.op_time)
+    each = np.maximum(kernel_seconds(features, parameters), bound.op_time)
     # a worse kernel is slower at its work; what every launch costs is no work. A collective's latency is.
     fixed = np.where(bound.op_net > 0, 0.0, parameters[PARAMETERS.index("floor")] * features.launches)
     each = fixed + (each - fixed) * table["effort"]
     if table["hidden"].any():
         each = np.where(bound.op_net > 0, each * (1.0 - table["hidden"]), each)
-    seconds = each * table["count"]
-    if workload is None:
-        waiting = float(bound.terms["imbalance"]) + float(bound.terms["sync"])
-        return float(seconds.sum()) + waiting, fits, None, seconds
-    key = step_class(table, workload, bound.ceilings.family)
-    step_fit = calibration.step(on_stack(key, stack) if stack else key)
-    return combine(bound, seconds, step_fit[0], workload), fits, step_fit, seconds
+    return each * table["count"]
+
+
+def row_seconds(bound: Bound, calibration: Calibration) -> tuple[Array, tuple[tuple[Fit, int], ...]]:
+    """Forecast of all executions of each row of a single question, and the fits it came from."""
+    features = kernel_features(bound)
+    parameters, fits = parameters_of(calibration, features.keys)
+    return executed_seconds(bound, features, parameters), fits
 
 
 def runs_in_halves(table: CostTable, workload: Workload) -> bool:
@@ -437,8 +429,10 @@ def runs_in_halves(table: CostTable, workload: Workload) -> bool:
     experts lie in other nodes and there is something to halve."""
     if workload.phase == "train" or (workload.phase == "decode" and workload.batch < 2):
         return False
-    return bool(table["hops"].any()) and any(
-        op.in_layer == "dispatch" and np.any(np.asarray(op.hops) > 0) for op in table.ops
+    hops = table["hops"]
+    return bool(hops.any()) and any(
+        op.kind == "collective" and op.in_layer == "dispatch" and bool(hops[place].any())
+        for place, op in enumerate(table.ops)
     )
 
 
@@ -452,8 +446,39 @@ def _shown(exchange: Seconds, work: Seconds, hidden: float) -> Seconds:
     return max(exchange - work, 0.0) + (1.0 - hidden) * min(exchange, work)
 
 
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Seconds of a step's rows by how they make its time: what replicas exchange, what half batches send to experts in
+    other nodes (nothing where `halves` is false), all other `work`, and the part of all that runs for micro-batches."""
+
+    work: Seconds
+    gradients: Seconds
+    dispatched: Seconds
+    pipelined: Seconds
+    halves: bool
+
+
+def shares_of(table: CostTable, seconds: Array, workload: Workload) -> Shares:
+    """How the seconds of each row add up in a step."""
+    halves = runs_in_halves(table, workload)
+    gradients = dispatched = 0.0
+    for op, time in zip(table.ops, seconds.tolist(), strict=True):
+        if op.stage == "data parallel":
+            gradients += time
+        elif halves and op.kind == "collective" and op.in_layer in ("dispatch", "combine"):
+            dispatched += time
+    waits = table.bubble or waits_for_pieces(workload)
+    return Shares(
+        work=float(seconds.sum()) - gradients - dispatched,
+        gradients=gradients,
+        dispatched=dispatched,
+        pipelined=float((seconds * table.pipelined).sum()) if waits else 0.0,
+        halves=halves,
+    )
+
+
 def combine(
-    bound: Bound, seconds: Array, fit: Fit, workload: Workload, hidden_dispatch: float = HIDDEN_DISPATCH
+    bound: Bound, shares: Shares, fit: Fit, workload: Workload, hidden_dispatch: float = HIDDEN_DISPATCH
 ) -> Seconds:
     """A step's time from those of its rows: exchanges partly hidden, waiting, residual factor and host.
 
@@ -461,26 +486,15 @@ def combine(
     fitted steps have, is not multiplied by it; `hidden_dispatch` is the share of it that half batches hide.
     """
     table, parallel = bound.table, workload.parallel
-    gradients = dispatched = 0.0
-    halves = runs_in_halves(table, workload)
-    for op, time in zip(table.ops, seconds.tolist(), strict=True):
-        if op.stage == "data parallel":
-            gradients += time
-        elif halves and op.in_layer in ("dispatch", "combine"):
-            dispatched += time
-    work = float(seconds.sum()) - gradients - dispatched
-    shown = _shown(gradients, work, HIDDEN_EXCHANGE)
+    shown = _shown(shares.gradients, shares.work, HIDDEN_EXCHANGE)
     waiting = float(bound.terms["imbalance"])
     idle = table.bubble
     if waits_for_pieces(workload):
         # the pieces of a prompt follow each other through the stages, but no engine keeps all stages busy
         idle = max(idle, fit.parameters.get("stage", JUDGED_STEP.parameters["stage"]) * (parallel.pp - 1))
-    if idle:
-        waiting += idle * float((seconds * table.pipelined).sum())
-    else:
-        waiting += float(bound.terms["sync"])
-    total = fit.parameters["factor"] * (work + shown + waiting)
-    total += _shown(dispatched, total, hidden_dispatch)
+    waiting += idle * shares.pipelined if idle else float(bound.terms["sync"])
+    total = fit.parameters["factor"] * (shares.work + shown + waiting)
+    total += _shown(shares.dispatched, total, hidden_dispatch)
     if workload.launch_mode == "eager":
         issued = float(table.total("launches")) * fit.parameters.get("host", JUDGED_STEP.parameters["host"])
         total = float(np.cbrt(total**3 + issued**3))

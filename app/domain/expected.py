@@ -13,8 +13,10 @@ from app.domain.calibration import (
     Calibration,
     Fit,
     combine,
-    runs_in_halves,
-    step_seconds,
+    on_stack,
+    row_seconds,
+    shares_of,
+    step_class,
     waits_for_pieces,
 )
 from app.domain.lower_bound import Bound
@@ -47,7 +49,15 @@ def expected_time(
     operation by itself. After levers `stack` is the class of the step before them (`calibration.on_stack`). Without a
     calibration the forecast is a judgement, and says so.
     """
-    middle, fits, step, seconds = step_seconds(bound, calibration, workload, stack)
+    seconds, fits = row_seconds(bound, calibration)
+    step = rows = None
+    if workload is None:
+        middle = float(seconds.sum()) + float(bound.terms["imbalance"]) + float(bound.terms["sync"])
+    else:
+        key = step_class(bound.table, workload, bound.ceilings.family)
+        step = calibration.step(on_stack(key, stack) if stack else key)
+        rows = shares_of(bound.table, seconds, workload)
+        middle = combine(bound, rows, step[0], workload)
     total = float(seconds.sum()) or 1.0
     shares: dict[str, float] = {}
     up_by: dict[str, tuple[Fit, int]] = {}
@@ -76,9 +86,9 @@ def expected_time(
     floor = float(bound.overlapped)
     middle = max(middle, floor)
     quick = slow = middle
-    if workload is not None and runs_in_halves(bound.table, workload):
+    if workload is not None and rows is not None and rows.halves:
         # whether a deployment hides all of the exchange or none is not known: the range holds both
-        quick, slow = (combine(bound, seconds, fit, workload, hidden) for hidden in (1.0, 0.0))
+        quick, slow = (combine(bound, rows, fit, workload, hidden) for hidden in (1.0, 0.0))
         basis += " From all to none of the exchange with other nodes hidden."
     low = max(quick * fit.low / widening, floor)
     high = slow * fit.high * widening

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +10,10 @@ import pint
 import pytest
 
 from app.domain.collectives import algorithm_costs, wire_bytes
-from app.domain.cost import CostTable, Op, elementwise, gemm
+from app.domain.cost import Op, elementwise, gemm
 from app.domain.lower_bound import ceilings, ridge
 from app.domain.model import ModelSpec
-from app.domain.step import cost_table
+from app.domain.step import step_rows
 from app.domain.workload import Dtypes, Parallel, Workload
 from tests.domain.architectures import DEEPSEEK_V3, H100, LLAMA3_8B, MIXTRAL_8X7B, WINDOWED
 
@@ -62,10 +63,9 @@ def test_elementwise_bytes() -> None:
     assert (row.act_read, row.act_write, row.flop) == (40 * BYTE, 20 * BYTE, 30)
 
 
-def rows_of(monkeypatch: pytest.MonkeyPatch, model: ModelSpec, phase: str) -> list[Op]:
+def rows_of(monkeypatch: pytest.MonkeyPatch, model: ModelSpec, phase: str) -> Sequence[Op]:
     """Rows of a step whose bytes per element are quantities: every product with one of them carries its unit."""
     monkeypatch.setattr(Dtypes, "bytes_of", lambda self, what: 2.0 * BYTE)
-    monkeypatch.setattr(CostTable, "of", lambda ops, **table: ops)
     training = phase == "train"
     workload = Workload(
         phase=phase,
@@ -75,7 +75,7 @@ def rows_of(monkeypatch: pytest.MonkeyPatch, model: ModelSpec, phase: str) -> li
         parallel=Parallel(tp=2, dp=2 if training else 1, zero_stage=3 if training else 0),
         optimizer="none",
     )
-    return cost_table(model, workload)
+    return step_rows(model, workload, 8).rows
 
 
 @pytest.mark.parametrize("phase", ["decode", "prefill", "train"])

@@ -10,7 +10,15 @@ import pytest
 
 from app.catalog.calibration import load_calibrated, load_calibration
 from app.catalog.loader import load_catalog
-from app.domain.calibration import HIDDEN_DISPATCH, Calibration, Fit, combine, kernel_features, runs_in_halves
+from app.domain.calibration import (
+    HIDDEN_DISPATCH,
+    Calibration,
+    Fit,
+    combine,
+    kernel_features,
+    runs_in_halves,
+    shares_of,
+)
 from app.domain.expected import expected_time
 from app.domain.hardware import device_family
 from app.domain.levers.base import LeverRequest
@@ -181,7 +189,7 @@ def test_serving_hides_the_exchange_with_other_nodes(changes: dict[str, Any], ha
         shown = max(exchange - work, 0.0) + (1.0 - HIDDEN_DISPATCH) * min(exchange, work)
         if workload.phase == "decode":
             expected = work + shown if halves else work + 1.5 * exchange
-            assert combine(bound, seconds, fit, workload) == pytest.approx(expected)
+            assert combine(bound, shares_of(table, seconds, workload), fit, workload) == pytest.approx(expected)
 
 
 def test_the_range_holds_all_and_none_of_the_hidden_exchange() -> None:
