@@ -5,7 +5,7 @@ Every kernel follows one form with few parameters, after how kernels behave rath
     t = floor + block S + ((C^3 + M^3)^(1/3)) + N
     C = F / (compute P u^wave) (1 + depth / L) + X / (exponent P_X)     products and exponentials
     M = B / (memory BW)                                                  bytes
-    N = W / (link BW_net) + sqrt(W ramp) / (link BW_net) + hops a        bytes on a link, messages between nodes
+    N = T / link + sqrt(T ramp / BW_near) / link + hops a                T = W / BW_net, messages between nodes
 
 `floor` is the least time of one kernel (launch, prologue, first bytes, or the latency of a collective), `u` the share
 of the last wave of tiles that is busy (F-11.3), `L` the length of the inner loop (the inner dimension of a product, the
@@ -183,8 +183,8 @@ class KernelFeatures:
 
     `products`, `exponentials`, `bytes` and `wire` are seconds of one execution at the roofs, `starts` those that its
     messages to other nodes take to start, one after another; `utilisation` the busy share of the last wave, `length`
-    the inner loop's elements, `launches` kernels, `waves` those of a decode, `link_rate` the bytes per second on
-    a row's links, which `ramp` is held against.
+    the inner loop's elements, `launches` kernels, `waves` those of a decode, `link_rate` the bytes per second
+    inside the node, which `ramp` is held against.
     """
 
     keys: tuple[str, ...]
@@ -208,7 +208,7 @@ def kernel_features(bound: Bound) -> KernelFeatures:
     table, roofs = bound.table, bound.ceilings
     units = float(roofs.units or UNKNOWN_UNITS)
     rate = roofs.exponentials or roofs.flop.get("bf16", roofs.flop.get("fp16", 0.0)) / EXPONENT_RATIO
-    names = ("executed", "exponentials", "act_read", "made", "kv_read", "groups")
+    names = ("executed", "exponentials", "taken", "made", "kv_read", "groups")
     keys: list[str] = []
     products: list[float] = []
     scores: list[float] = []
@@ -225,15 +225,14 @@ def kernel_features(bound: Bound) -> KernelFeatures:
         busy.append(share)
         length.append(depth)
         waves.append(pairs / units)
-    moved = bound.op_net
     return KernelFeatures(
         keys=tuple(keys),
         products=np.array(products),
         exponentials=np.array(scores),
         bytes=bound.op_hbm,
-        wire=moved,
+        wire=bound.op_net,
         starts=table["hops"] * roofs.far_start,
-        link_rate=bound.op_net_bytes / np.maximum(moved, 1e-30) + (moved == 0.0),
+        link_rate=np.full(len(keys), roofs.links.get("scale_up") or roofs.links.get("scale_out") or 1.0),
         utilisation=np.array(busy),
         length=np.array(length),
         launches=table["launches"],
@@ -395,13 +394,16 @@ def on_stack(key: str, stack: str) -> str:
     """The class of a step whose kernels run on the stack of another step, as after a lever.
 
     Classes of narrow and wide products can rest on measurements of different engines. A lever that narrows products
-    does not change the engine, so it must not gain what lies between two of them.
+    does not change the engine, so it must neither gain nor lose what lies between two of them. A decode whose weights
+    are dequantised keeps its class: the same engines measured both.
     """
     phase, experts, weights, family = key.split("/")
     over = " over stages" if weights.endswith(" over stages") else ""
-    wide = stack.split("/")[2].removesuffix(" over stages") == "native"
-    if wide and weights.startswith("native"):
+    before, now = stack.split("/")[2].removesuffix(" over stages"), weights.removesuffix(over)
+    if before == "native" and now.startswith("native"):
         weights = f"native{over}"
+    elif phase == "prefill" and before.startswith("native") and now == "dequantised":
+        weights = f"{before}{over}"
     return f"{phase}/{experts}/{weights}/{family}"
 
 

@@ -40,7 +40,8 @@ class Op:
     kv_read/kv_write      bytes of the KV cache
     state         bytes of gradients and optimizer state, read and written
     act_read/act_write    bytes of activations; they may stay in cache between two operations
-    made          bytes of what a product computes, where its kernel writes something else: they tell its shape
+    taken, made   bytes of what a product takes and computes, where its kernel reads and writes something else: they
+                  tell its shape
     act_backward  bytes of activations read and written by the row's backward pass, where its kind's rule is not exact
     net           bytes sent one way on each tier, by the ring algorithm
     hops          messages between nodes that follow one another (the bound does not know what each takes to start)
@@ -69,6 +70,7 @@ class Op:
     state: Grid = 0.0
     act_read: Grid = 0.0
     act_write: Grid = 0.0
+    taken: Grid | None = None
     made: Grid | None = None
     act_backward: tuple[Grid, Grid] | None = None
     net: Mapping[Tier, Grid] = field(default_factory=dict)
@@ -134,6 +136,7 @@ COLUMNS: tuple[str, ...] = (
     "state",
     "act_read",
     "act_write",
+    "taken",
     "made",
     "hops",
     "launches",
@@ -248,7 +251,7 @@ def _cells(rows: Sequence[Op]) -> dict[str, Sequence[Grid]]:
     """What rows say, by column; the traffic of each tier that any row uses, and one column of nothing."""
     cells = list(zip(*map(_CELLS, rows), strict=True)) if rows else [()] * len(COLUMNS)
     columns: dict[str, Sequence[Grid]] = dict(zip(COLUMNS, cells, strict=True))
-    for name, instead in (("executed", "flop"), ("made", "act_write")):
+    for name, instead in (("executed", "flop"), ("taken", "act_read"), ("made", "act_write")):
         columns[name] = [
             usual if stated is None else stated for usual, stated in zip(columns[instead], columns[name], strict=True)
         ]

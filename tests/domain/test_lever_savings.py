@@ -22,7 +22,7 @@ from app.domain.routing import replicated_skew
 from app.domain.workload import Dtypes, Parallel, Routing, Workload
 from app.services.estimate import bound_json, bound_of
 from tests.domain.architectures import DEEPSEEK_V3, GPT3_175B, H100, LLAMA3_8B, MIXTRAL_8X7B
-from tests.domain.lever_scenarios import asked
+from tests.domain.lever_scenarios import B200, CATALOG, asked
 
 DEVICE = replace(H100, l2_capacity=0.0, pcie_bandwidth=64e9)
 LAYERS, HIDDEN, WIDTH, VOCABULARY = 32, 4096, 14336, 128256
@@ -395,6 +395,35 @@ def test_numbers_that_do_not_fit_the_question_are_refused_at_the_lever() -> None
         with pytest.raises(InvalidInput, match=words) as refusal:
             row(LLAMA3_8B, DECODE, lever, **params)
         assert refusal.value.loc[:2] == ("levers", 0)
+
+
+EXPERTS_TRAIN = Workload(
+    phase="train", batch=1, seq_len=4096, parallel=Parallel(tp=4, pp=2, dp=16, ep=16, micro_batches=8)
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "workload", "levers"),
+    [
+        # a padded exchange inside the node lies beside one that leaves it
+        ("qwen3-235b-a22b", EXPERTS_TRAIN, ("dropless-blocksparse", "hybridep")),
+        # engines that dequantise are no reason to change the engine
+        ("llama-3.1-8b", PREFILL, ("int4-marlin",)),
+        # adapters are in the step's one kernel already
+        ("llama-3.1-8b", DECODE, ("megakernel", "lora-sgmv")),
+    ],
+)
+def test_what_saves_never_costs_a_forecast(model: str, workload: Workload, levers: tuple[str, ...]) -> None:
+    requests = [LeverRequest(lever) for lever in levers]
+    ledger = bound_of(CATALOG.hardware[B200], CATALOG.models[model], workload, levers=requests).ledger
+    times = [ledger[0].before.expected.time, *(step.after.expected.time for step in ledger)]
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_loss_in_its_product_costs_the_product_again_and_no_more() -> None:
+    workload = Workload(phase="train", batch=1, seq_len=4096, dtypes=Dtypes(weights="fp8", activations="fp8"))
+    found = row(LLAMA3_8B, workload, "fused-linear-ce")
+    assert -0.02 < found["saved_expected_s"] / found["before"]["expected_s"] < 0
 
 
 @pytest.mark.parametrize("levers", [("gemm-epilogue", "fused-gate-up"), ("fused-swiglu", "gemm-epilogue")])

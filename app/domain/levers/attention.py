@@ -377,7 +377,9 @@ ATTENTION_LEVERS: tuple[Lever, ...] = (
         "mla",
         "Latent attention",
         "algorithmic",
-        "Attention layers become latent ones: kv_rank + rope elements a token are cached, absorbed in decode (F-5.1).",
+        "Attention layers become latent ones: kv_rank + rope elements a token are cached, absorbed in decode (F-5.1)."
+        " Their products are larger, and each tensor-parallel rank reads the whole latent: where few KV heads are"
+        " cached it costs time.",
         needs_multi_head_attention,
         change=_latent,
         memory_lever="compress",
@@ -436,7 +438,8 @@ ATTENTION_LEVERS: tuple[Lever, ...] = (
         "fp8-attn",
         "Attention products in fp8",
         "kernel",
-        "Scores and values run at the fp8 peak; what is read and written stays as it is.",
+        "Scores and values run at the fp8 peak; what is read and written stays as it is. Over few keys measured fp8"
+        " kernels lose a little.",
         first_of(only_in("prefill"), needs_attention, _attends_in_16_bits, needs_nvidia(89)),
         change=_in_fp8,
         memory_lever="compress",

@@ -202,7 +202,7 @@ def lever_path(
             start = start.with_edit(item.lever.lack(plain, item.params))
     scenarios = [start]
     for item in asked:
-        now = scenarios[-1]
+        before = now = scenarios[-1]
         _check(item, now)
         if item.lever.lack is not None:
             now = now.without(item.lever.id)
@@ -211,6 +211,11 @@ def lever_path(
                 now = item.lever.change(now, item.params)
             except InvalidInput as error:
                 raise refused(item, error) from error
+        if item.lever.lack is not None and len(now.edits) == len(before.edits):
+            # what stands for a lack acts where the lack did: levers before it have met it already
+            place = next(i for i, edit in enumerate(before.edits) if edit.lever == item.lever.id)
+            *others, instead = now.edits
+            now = replace(now, edits=(*others[:place], instead, *others[place:]))
         scenarios.append(replace(now, applied=(*now.applied, item.lever.id)))
     return LeverPath(asked, tuple(scenarios))
 

@@ -175,7 +175,8 @@ BATCHING_LEVERS: tuple[Lever, ...] = (
         "spec-decode",
         "Speculative decoding",
         "algorithmic",
-        "A draft proposes g tokens, one step verifies g + 1 and emits (1 - a^(g+1)) / (1 - a) of them (F-13.6).",
+        "A draft proposes g tokens, one step verifies g + 1 and emits (1 - a^(g+1)) / (1 - a) of them (F-13.6). It"
+        " pays while a step waits for weights: a large batch computes more, and more tokens reach more experts.",
         first_of(only_in("decode"), needs_decoder, _emits_one),
         change=_drafted,
         params=(
@@ -189,7 +190,8 @@ BATCHING_LEVERS: tuple[Lever, ...] = (
         "mtp",
         "Multi-token prediction",
         "algorithmic",
-        "The model's own modules draft g tokens, one step verifies g + 1 and emits (1 - a^(g+1)) / (1 - a) (F-13.6).",
+        "The model's own modules draft g tokens, one step verifies g + 1 and emits (1 - a^(g+1)) / (1 - a) (F-13.6)."
+        " It pays while a step waits for weights: a large batch computes more, and more tokens reach more experts.",
         first_of(only_in("decode"), needs_decoder, _has_prediction_modules, _emits_one),
         change=_predicted,
         params=(Param("modules", 1, 1, 8, "prediction modules that draft, at most those there are", whole=True), _RATE),

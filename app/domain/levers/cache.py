@@ -150,7 +150,8 @@ CACHE_LEVERS: tuple[Lever, ...] = (
         "kv-fp8",
         "FP8 KV cache",
         "kernel",
-        "Keys and values are cached in one byte an element (F-5.6).",
+        "Keys and values are cached in one byte an element (F-5.6). Where activations have one too, attention becomes"
+        " fp8, whose measured kernels lose a little over few keys.",
         first_of(_INFERENCE, wider_than("kv", FP8_SCALED_BITS)),
         change=_in_fp8,
         memory_lever="compress",
@@ -210,7 +211,8 @@ CACHE_LEVERS: tuple[Lever, ...] = (
         "ssm-hybrid",
         "State-space layers instead of most attention layers",
         "algorithmic",
-        "Attention layers become Mamba-2 layers of twice the hidden width, except `attention_share` of them (F-5.1).",
+        "Attention layers become Mamba-2 layers of twice the hidden width, except `attention_share` of them (F-5.1)."
+        " Those have more weights than attention with few KV heads: it pays for long contexts.",
         _has_attention_to_replace,
         change=_mostly_state,
         memory_lever="compress",

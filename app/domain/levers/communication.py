@@ -231,7 +231,9 @@ COMMUNICATION_LEVERS: tuple[Lever, ...] = (
         "zero-fsdp",
         "ZeRO or FSDP sharding of state",
         "communication",
-        "Optimizer state, gradients and parameters are kept by one replica each, by stage (F-6.2, F-6.3).",
+        "Optimizer state, gradients and parameters are kept by one replica each, by stage (F-6.2). It saves memory:"
+        " stages 1 and 2 send what stage 0 does, stage 3 gathers parameters for both passes of every micro-batch"
+        " (F-6.3).",
         first_of(only_in("train"), needs_more_than_one("dp", "replicas"), _keeps_all_state),
         change=lambda s, p: s.with_parallel(zero_stage=int(p["stage"])),
         memory_lever="shard",
@@ -286,7 +288,8 @@ COMMUNICATION_LEVERS: tuple[Lever, ...] = (
         "ring-cp",
         "Ring attention",
         "communication",
-        "Sequences are divided over ranks; keys and values pass every rank (F-7.5).",
+        "Sequences are divided over ranks; keys and values pass every rank, and gradients are reduced over them"
+        " (F-7.5).",
         first_of(only_in("train", "prefill"), needs_words, _one_stack, _no_context("ring")),
         change=_context("ring"),
         memory_lever="shard",
@@ -297,7 +300,8 @@ COMMUNICATION_LEVERS: tuple[Lever, ...] = (
         "ulysses",
         "Sequence exchanged for heads",
         "communication",
-        "Sequences are divided over ranks, which exchange sequence for heads around attention (F-7.4).",
+        "Sequences are divided over ranks, which exchange sequence for heads around attention and reduce gradients"
+        " (F-7.4).",
         first_of(only_in("train", "prefill"), needs_multi_head_attention, _one_stack, _no_context("all_to_all")),
         change=_context("all_to_all"),
         memory_lever="shard",

@@ -145,6 +145,7 @@ def padded(matches: Matches, factor: float) -> RowEdit:
             kv_write=op.kv_write * factor,
             act_read=op.act_read * factor,
             act_write=op.act_write * factor,
+            taken=None if op.taken is None else op.taken * factor,
             made=None if op.made is None else op.made * factor,
             net=net_times(op.net, factor),
             net_in_switch=None if op.net_in_switch is None else net_times(op.net_in_switch, factor),

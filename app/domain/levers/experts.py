@@ -380,7 +380,8 @@ EXPERT_LEVERS: tuple[Lever, ...] = (
         "ag-rs-dispatch",
         "All-gather and reduce-scatter instead of all-to-all",
         "communication",
-        "Every rank gets all tokens and sends back sums: (ep - 1) times its own tokens (F-9.11).",
+        "Every rank gets all tokens and sends back sums: (ep - 1) times its own tokens, more than each token sent once"
+        " to each rank that wants it (F-9.11).",
         first_of(only_in("train"), needs_experts, _APART, _few_ranks),
         change=_gathered_everywhere,
         excludes=(*_others("ag-rs-dispatch", DISPATCHERS), "fp8-dispatch", "node-limited-routing"),
@@ -449,7 +450,8 @@ EXPERT_LEVERS: tuple[Lever, ...] = (
         "Pipeline fed from both ends",
         "communication",
         "The schedule becomes DualPipe: bubble (p/2 - 1)(F&B + B - 3W), two stages on each device, p + 1 micro-batches"
-        " in flight; a share of the exchange runs behind products (F-8).",
+        " in flight; a share of the exchange runs behind products (F-8). Twice the gradients are reduced, over twice as"
+        " many devices.",
         first_of(only_in("train"), needs_experts, needs_more_than_one("pp", "pipeline parallelism"), _runs_both_ways),
         change=_both_ways,
         params=(Param("hidden", 0.9, 0, 0.98, _HIDDEN),),
@@ -480,7 +482,8 @@ EXPERT_LEVERS: tuple[Lever, ...] = (
         "sp-ep-geometry",
         "Attention by sequence, experts by rank",
         "communication",
-        "The tensor group exchanges sequence for heads instead, and experts are divided over it (F-7.4, not F-7.1).",
+        "The tensor group exchanges sequence for heads instead, and experts are divided over it (F-7.4, not F-7.1); its"
+        " parameters are no longer divided and their gradients are reduced over it.",
         first_of(only_in("train"), needs_experts, needs_more_than_one("tp", "tensor parallelism")),
         change=_by_sequence,
         memory_lever="shard",

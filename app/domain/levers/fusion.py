@@ -148,9 +148,9 @@ def _loss_in_product(scenario: Scenario, params: Params) -> Scenario:
                 again = op.having(name=f"{op.base}, recomputed", direction="recompute", flop=0.0)
                 out.append(again.having(executed=executed(op)))
             elif head is not None and op.name.endswith("input gradient"):
-                op = op.having(act_read=0.0)
+                op = op.having(act_read=0.0, taken=op.act_read)
             elif head is not None:
-                op = op.having(act_read=op.act_read - head.act_write)
+                op = op.having(act_read=op.act_read - head.act_write, taken=op.act_read)
             out.append(op)
         return out
 
@@ -274,7 +274,8 @@ FUSION_LEVERS: tuple[Lever, ...] = (
         "gemm-epilogue",
         "Activation in the epilogue of its product",
         "kernel",
-        "The product writes the activated result; in training also what it was computed from (F-4.1).",
+        "The product writes the activated result; in training also what it was computed from (F-4.1), together more"
+        " than the cache may hold of either.",
         first_of(needs_words, needs_mlp),
         change=lambda s, _: s.with_edit(Edit("gemm-epilogue", _in_epilogues())),
         memory_lever="dematerialize",

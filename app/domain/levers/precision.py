@@ -83,7 +83,8 @@ PRECISION_LEVERS: tuple[Lever, ...] = (
         "int4-marlin",
         "Prepacked INT4 weight-only products",
         "kernel",
-        "Weights take 4 bits and a 16-bit scale for each group of 128; products keep the activations' format (F-5.6).",
+        "Weights take 4 bits and a 16-bit scale for each group of 128; products keep the activations' format (F-5.6):"
+        " few tokens gain, many gain nothing and may lose what dequantising takes.",
         first_of(INFERENCE, wider_than("weights", INT4_BITS), needs_nvidia(80)),
         change=lambda s, _: s.with_dtypes(weights="int4", weights_bits=None),
         memory_lever="compress",
@@ -93,7 +94,8 @@ PRECISION_LEVERS: tuple[Lever, ...] = (
         "awq-gptq",
         "Calibrated weight quantisation",
         "algorithmic",
-        "Weights take `bits` and a scale for each group; products run in the activations' format (F-5.6).",
+        "Weights take `bits` and a scale for each group; products run in the activations' format (F-5.6): few tokens"
+        " gain, many gain nothing and may lose what dequantising takes.",
         first_of(INFERENCE, wider_than("weights", INT4_BITS)),
         change=_group_scaled,
         memory_lever="compress",
