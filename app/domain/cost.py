@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
 from types import MappingProxyType
@@ -404,5 +405,10 @@ def elementwise(
         act_read=elements * reads * activation,
         act_write=elements * writes * activation,
         launches=launches,
-        formula=formula or f"{flop_per_element:g} per element; reads {reads:g}, writes {writes:g}",
+        formula=formula or _pointwise(flop_per_element, reads, writes),
     )
+
+
+@lru_cache
+def _pointwise(flop_per_element: float, reads: float, writes: float) -> str:
+    return f"{flop_per_element:g} per element; reads {reads:g}, writes {writes:g}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from app.domain.units import Bytes, BytesPerSecond, FlopPerSecond, PerSecond, Seconds, Watts
@@ -12,7 +13,7 @@ DEFAULT_RANKS_PER_NODE = 8
 """Devices of one host where a profile states no scale-up domain."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: the prefixes are worked out once
 class FigureSource:
     """Where some figures of a profile come from.
 
@@ -27,7 +28,11 @@ class FigureSource:
     note: str | None = None
 
     def covers(self, field_name: str) -> bool:
-        return any(field_name == f or field_name.startswith(f + ".") for f in self.fields)
+        return f"{field_name}.".startswith(self._prefixes)
+
+    @cached_property
+    def _prefixes(self) -> tuple[str, ...]:
+        return tuple(f"{field}." for field in self.fields)
 
 
 @dataclass(frozen=True, slots=True)

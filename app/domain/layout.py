@@ -141,7 +141,7 @@ def layout_of(model: ModelSpec, workload: Workload, ranks_per_node: int, tp: Gri
             fitting = ", ".join(str(n) for n in range(1, uneven + 1) if uneven % n == 0)
             raise _wrong("ep", f"{uneven} experts do not divide by expert parallel {p.ep}: use {fitting}")
     ranks = degree * p.cp * p.dp
-    if np.any(np.remainder(ranks, p.ep * etp) != 0):
+    if np.any(ranks % (p.ep * etp)) if np.ndim(ranks) else ranks % (p.ep * etp):
         raise _wrong(
             "ep",
             f"expert parallel {p.ep} times expert tensor parallel {p.etp} must divide the {np.min(ranks):g} ranks of a "

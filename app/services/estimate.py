@@ -525,33 +525,35 @@ def terms_json(bound: Bound) -> dict[str, float]:
 def ops_json(bound: Bound) -> list[dict[str, Any]]:
     """One entry an operation; every quantity is that of one execution on one device."""
     table = bound.table
-    binding = bound.op_binding()
-    rows = []
-    for i, op in enumerate(table.ops):
-        flop, hbm = float(table["executed"][i]), float(bound.op_hbm_bytes[i])
-        net = float(bound.op_net_bytes[i])
-        rows.append(
-            {
-                "name": op.name,
-                "stage": op.stage,
-                "direction": op.direction,
-                "kind": op.kind,
-                "count": float(table["count"][i]),
-                "pipe": op.pipe,
-                "dtype": op.dtype or None,
-                "flop": float(table["flop"][i]),
-                "executed_flop": flop,
-                "hbm_bytes": hbm,
-                "net_bytes": net,
-                "tier": _farthest_tier(table, i) if net > 0 else None,
-                "launches": float(table["launches"][i]),
-                "time_s": float(bound.op_time[i]),
-                "binding": binding[i],
-                "intensity_flop_per_byte": flop / hbm if hbm > 0 else None,
-                "formula": op.formula,
-            }
+    columns = (
+        *(table[name].tolist() for name in ("count", "flop", "executed", "launches")),
+        *(figures.tolist() for figures in (bound.op_hbm_bytes, bound.op_net_bytes, bound.op_time)),
+        bound.op_binding(),
+    )
+    return [
+        {
+            "name": op.name,
+            "stage": op.stage,
+            "direction": op.direction,
+            "kind": op.kind,
+            "count": count,
+            "pipe": op.pipe,
+            "dtype": op.dtype or None,
+            "flop": flop,
+            "executed_flop": executed,
+            "hbm_bytes": hbm,
+            "net_bytes": net,
+            "tier": _farthest_tier(table, row) if net > 0 else None,
+            "launches": launches,
+            "time_s": time,
+            "binding": binding,
+            "intensity_flop_per_byte": executed / hbm if hbm > 0 else None,
+            "formula": op.formula,
+        }
+        for row, (op, count, flop, executed, launches, hbm, net, time, binding) in enumerate(
+            zip(table.ops, *columns, strict=True)
         )
-    return rows
+    ]
 
 
 def _farthest_tier(table: CostTable, row: int) -> str:

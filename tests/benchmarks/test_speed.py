@@ -18,11 +18,17 @@ from app.domain.levers.base import LeverRequest
 from app.domain.lower_bound import Bound, ceilings, lower_bound
 from app.domain.memory import memory_use
 from app.domain.step import cost_table
-from app.domain.workload import Parallel, Workload
+from app.domain.workload import Dtypes, Parallel, Workload
 from app.services.estimate import BoundEstimate, bound_json, bound_of
 
 H100 = load_catalog().hardware["nvidia-h100-sxm"]
 POINTS = 100_000
+PRECISIONS_OF_A_SWEEP = (
+    Dtypes(),
+    Dtypes(weights="fp8", activations="fp8"),
+    Dtypes(weights="fp8", activations="fp8", kv="fp8"),
+    Dtypes(weights="int4"),
+)
 LEVERS_OF_A_PATH = ("split-kv", "cascade-prefix", "fp8-gemm", "stream-k", "fp8-dispatch")
 
 STEPS = {
@@ -83,17 +89,22 @@ def test_an_answer_with_five_levers(benchmark: BenchmarkFixture) -> None:
 
 @pytest.mark.parametrize("model_id", ["llama-3.1-8b", "deepseek-v3"])
 def test_sweep(benchmark: BenchmarkFixture, model_id: str) -> None:
+    """Batch, context and TP as axes of one table, and a table for each precision."""
     random = np.random.default_rng(1)
+    points = POINTS // len(PRECISIONS_OF_A_SWEEP)
     grid = {
-        "batch": random.integers(1, 512, POINTS),
-        "context_len": random.integers(0, 131_072, POINTS),
-        "tp": random.choice([1, 2, 4, 8], POINTS),
+        "batch": random.integers(1, 512, points),
+        "context_len": random.integers(0, 131_072, points),
+        "tp": random.choice([1, 2, 4, 8], points),
     }
     model = load_catalog().models[model_id]
 
-    def sweep() -> Bound:
-        return lower_bound(cost_table(model, Workload(), grid=grid), ceilings(H100))
+    def sweep() -> list[Bound]:
+        return [
+            lower_bound(cost_table(model, Workload(dtypes=dtypes), grid=grid), ceilings(H100))
+            for dtypes in PRECISIONS_OF_A_SWEEP
+        ]
 
-    bound = benchmark.pedantic(sweep, rounds=3, iterations=1)
-    assert bound.overlapped.shape == (POINTS,)
-    assert np.all(bound.overlapped > 0)
+    bounds = benchmark.pedantic(sweep, rounds=3, iterations=1)
+    assert sum(bound.overlapped.size for bound in bounds) == POINTS
+    assert all(np.all(bound.overlapped > 0) for bound in bounds)

@@ -209,7 +209,7 @@ def sent_copies(ctx: StepContext, moe: MoeMlp) -> tuple[Grid, Grid]:
     """
     group, dispatch = ctx.layout.expert_group, ctx.workload.dispatch
     size, local = group.size, group.local
-    nodes = np.ceil(np.asarray(size) / local)
+    nodes = -(-size // local)
     if dispatch.scheme == "all_gather":
         sent = wire_bytes("all_gather", size, size, local)
         return sent["scale_up"], sent["scale_out"]
@@ -223,7 +223,8 @@ def sent_copies(ctx: StepContext, moe: MoeMlp) -> tuple[Grid, Grid]:
         to_nodes = np.minimum(to_nodes, most)
     away = to_nodes * (1.0 - 1.0 / nodes)
     if dispatch.scheme == "hierarchical":
-        return np.maximum(to_ranks * (1.0 - 1.0 / size) - away, 0.0), away
+        inside = to_ranks * (1.0 - 1.0 / size) - away
+        return max(inside, 0.0) if isinstance(inside, float) else np.maximum(inside, 0.0), away
     # straight to each rank, or to each expert: places in the other nodes are as likely as those in the own one
     places = to_ranks if dispatch.scheme == "deduplicated" else float(moe.top_k)
     return places * (local - 1.0) / size, places * (size - local) / size
