@@ -12,6 +12,12 @@ from typing import Any
 FILE = "fidelity.json"
 
 
+def kind_title(kind: str) -> str:
+    """A kind of measured row as pages print it."""
+    words = kind.replace("gemm", "GEMM").replace("moe layer", "MoE layer")
+    return words[:1].upper() + words[1:]
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Rows of one kind, on one device or on all (`hardware` empty).
@@ -33,6 +39,10 @@ class Group:
     p90_error: float
     worst_error: float
     inside: float
+
+    @property
+    def title(self) -> str:
+        return kind_title(self.kind)
 
 
 @dataclass(frozen=True, slots=True)

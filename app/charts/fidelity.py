@@ -8,6 +8,9 @@ from typing import Any
 from app.catalog.fidelity import Group
 from app.charts.base import ChartSpec, label
 
+LINE = 16
+"""Pixels of one line of a kind's name: a row is as high as the longest name."""
+
 _MARKS = (
     ("over bound", "over_bound", "rgba(0,0,0,0)", "var(--chart-mark)"),
     ("over forecast", "over_expected", "var(--resource-compute) / 45%", "var(--resource-compute)"),
@@ -16,7 +19,9 @@ _MARKS = (
 
 def fidelity_boxes(groups: Sequence[Group], *, title: str, caption: str) -> ChartSpec:
     """Two boxes a kind: quartiles, with whiskers to the 10th and 90th percentile. One is the bound or the forecast."""
-    names = [group.kind for group in groups]
+    names = [group.title for group in groups]
+    folded = [_folded(name) for name in names]
+    most_lines = max([2, *(text.count("<br>") + 1 for text in folded)])
     traces: list[dict[str, Any]] = []
     for name, column, fill, line in _MARKS:
         values = [getattr(group, column) for group in groups]
@@ -44,7 +49,7 @@ def fidelity_boxes(groups: Sequence[Group], *, title: str, caption: str) -> Char
             "boxmode": "group",
             "boxgap": 0.25,
             "boxgroupgap": 0.1,
-            "height": 60 + 40 * len(groups),
+            "height": 60 + LINE * most_lines * len(groups),
             "margin": {"l": 8, "r": 16, "t": 4, "b": 44},
             "xaxis": {
                 "title": {"text": "Measured time as a multiple"},
@@ -59,7 +64,8 @@ def fidelity_boxes(groups: Sequence[Group], *, title: str, caption: str) -> Char
                 "categoryorder": "array",
                 "categoryarray": names,
                 "tickvals": names,
-                "ticktext": [_folded(name) for name in names],
+                "ticktext": folded,
+                "tickfont": {"size": 11},
             },
             "shapes": [
                 {
@@ -86,7 +92,7 @@ def fidelity_boxes(groups: Sequence[Group], *, title: str, caption: str) -> Char
                 {"label": "90th", "numeric": True},
             ],
             "rows": [
-                [g.kind, *(g.over_bound[i] for i in (0, 2, 4)), *(g.over_expected[i] for i in (0, 2, 4))]
+                [g.title, *(g.over_bound[i] for i in (0, 2, 4)), *(g.over_expected[i] for i in (0, 2, 4))]
                 for g in groups
             ],
         },

@@ -9,6 +9,10 @@ from app.domain.expected import Expected
 from app.domain.lower_bound import RESOURCES, Bound
 
 
+ROUNDING = 1e-9
+"""Share of a time below which a difference of sums is no time at all."""
+
+
 def serial_parts(bound: Bound) -> dict[str, float]:
     """Seconds of the serial bound by the resource that binds each operation; their sum is the serial bound."""
     parts = dict.fromkeys(RESOURCES, 0.0)
@@ -18,7 +22,9 @@ def serial_parts(bound: Bound) -> dict[str, float]:
     parts["imbalance"] += imbalance
     parts["sync"] += float(bound.serial_waiting) - imbalance
     # in eager mode the kernels may take longer to launch than to run
-    parts["launch"] += max(float(bound.serial) - sum(parts.values()), 0.0)
+    rest = float(bound.serial) - sum(parts.values())
+    if rest > ROUNDING * float(bound.serial):
+        parts["launch"] += rest
     return parts
 
 

@@ -260,8 +260,11 @@ def _saved_by_denoiser(denoiser: Denoiser, workload: Workload, tokens: float) ->
 
 # ---- which rows run again -------------------------------------------------------------------------------------------
 
+RESIDUAL_NORMS: tuple[str, ...] = ("attention norm", "mixer norm", "cross-attention norm", "mlp norm")
+"""Norms of a layer that are fused with the residual addition, by the names of their rows."""
+
 _NAMES: Mapping[str, frozenset[str]] = {
-    "norms": frozenset({"attention norm", "cross-attention norm", "mlp norm"}),
+    "norms": frozenset(RESIDUAL_NORMS),
     "qkv_projection": frozenset({"qkv projection", "query and key norm", "rotary and cache append"}),
     "mla_up_projection": frozenset({"query up", "query projection", "latent norm", "key and value up"}),
     "mlp_activation": frozenset({"activation", "expert activation", "shared expert activation"}),

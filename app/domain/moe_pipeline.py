@@ -80,8 +80,8 @@ TILES: tuple[int, ...] = (16, 64, 128)
 
 
 def stage_of(op: Op) -> Stage | None:
-    """The stage that a row belongs to; None for rows outside the expert layers and for their norm."""
-    if op.stage != "moe" or op.base == "mlp norm":
+    """The stage that a row belongs to; None for rows outside the expert layers and for their norms."""
+    if op.stage != "moe" or op.base.endswith("mlp norm"):
         return None
     if op.base in _STAGE_OF:
         return _STAGE_OF[op.base]

@@ -201,21 +201,14 @@ def _layer_rows(ctx: StepContext, group: LayerGroup) -> list[Op]:
     count = group.count * ctx.runs
     if isinstance(group.mixer, Attention) and group.mixer.kind == "cross" and not _source(ctx):
         return []  # without another input the whole layer is skipped
-    halves = [("attention", group.mixer), ("mlp", group.mlp)]
-    if isinstance(group.mixer, SelfAndCrossAttention):
-        halves.insert(1, ("cross-attention", group.mixer))
-    residual_norms = [f"{name} norm" for name, part in halves if part]
+    halves = _halves(group)
     rows: list[Op] = []
-    stages = {
-        "attention norm": "attention",
-        "cross-attention norm": "cross-attention",
-        "mlp norm": "moe" if isinstance(group.mlp, MoeMlp) else "mlp",
-    }
     shared_norm = ctx.model.parallel_block and group.norms == 1
-    for name in residual_norms[:1] if shared_norm else residual_norms:
-        rows += norm_rows(ctx, name, stages[name], count, residual=True)
-    for extra in range(max(group.norms - len(residual_norms), 0)):
-        rows += norm_rows(ctx, ("post-attention norm", "post-mlp norm")[extra % 2], "mlp", count, residual=False)
+    for name, stage in halves[:1] if shared_norm else halves:
+        rows += norm_rows(ctx, f"{name} norm", stage, count, residual=True)
+    for extra in range(max(group.norms - len(halves), 0)):
+        name, stage = (halves[0], halves[-1])[extra % 2]
+        rows += norm_rows(ctx, f"post-{name} norm", stage, count, residual=False)
     rows += _half_rows(ctx, group.mixer, count)
     rows += _half_rows(ctx, group.mlp, count)
     if ctx.model.parallel_block and group.mixer is not None and group.mlp is not None:
@@ -223,6 +216,26 @@ def _layer_rows(ctx: StepContext, group: LayerGroup) -> list[Op]:
         first = next(i for i, op in enumerate(rows) if op.name.endswith("all-reduce"))
         del rows[first]
     return rows
+
+
+_STATE_FIRST = (*STATE_MIXERS, SharedBlockThenMixer)
+"""Mixers whose norm is before a state-space mixer alone."""
+
+
+def _halves(group: LayerGroup) -> list[tuple[str, str]]:
+    """The parts of a layer that add into the residual stream, each by name with the stage of its rows."""
+    halves: list[tuple[str, str]] = []
+    if isinstance(group.mixer, _STATE_FIRST):
+        halves.append(("mixer", "state mixer"))
+    elif isinstance(group.mixer, ParallelMixers):
+        halves.append(("mixer", "attention"))  # one norm for attention and state mixer
+    elif group.mixer is not None:
+        halves.append(("attention", "attention"))
+    if isinstance(group.mixer, SelfAndCrossAttention):
+        halves.append(("cross-attention", "cross-attention"))
+    if group.mlp is not None:
+        halves.append(("mlp", "moe" if isinstance(group.mlp, MoeMlp) else "mlp"))
+    return halves
 
 
 def _half_rows(ctx: StepContext, half: Mixer | Mlp | None, count: float) -> list[Op]:

@@ -171,7 +171,7 @@ class FidelityPage:
             bounds = many if len(f.beaten) == 1 else several
         return (
             f"Of {f.rows:,} measured times from {f.sources} published places, {bounds}; "
-            f"forecasts are off by {self.median_error:.0%} in the middle kind."
+            f"forecasts are off by {self.median_error:.0%}, the median over {len(self.judged_kinds)} kinds."
         )
 
 

@@ -73,7 +73,7 @@ def _layer_table(question: Mapping[str, Any]) -> CostTable:
     rows = [
         op
         for op in table.ops
-        if (op.stage == "moe" and op.kind != "collective" and op.name not in ("router", "top-k", "mlp norm"))
+        if (op.stage == "moe" and op.kind != "collective" and not op.name.endswith(("router", "top-k", "norm")))
         or op.kind == "attention"
     ]
     if experts_over > 1:

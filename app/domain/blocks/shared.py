@@ -37,7 +37,7 @@ def shared_block_rows(ctx: StepContext, block: SharedAttentionBlock, count: floa
             count=count,
         ),
         *attention_rows(ctx, block.attention, count, block.input_width),
-        *norm_rows(ctx, "shared mlp norm", STAGE, count, residual=False),
+        *norm_rows(ctx, "shared-mlp norm", STAGE, count, residual=False),
         product("low-rank down", rank, h, "2 tokens hidden rank"),
         product("low-rank up", first, rank, "2 tokens rank 2 intermediate / tp"),
         *mlp_rows(ctx, block.mlp, count),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
+from app.domain.activations import RESIDUAL_NORMS
 from app.domain.blocks.context import StepContext
 from app.domain.cost import Op
 from app.domain.levers.base import Edit, Lever, Param, Params, RowEdit, Scenario
@@ -42,8 +43,12 @@ IN_SUITES = ("fused-norm", "fused-rope", "fused-swiglu")
 FP32 = 4.0
 
 
+_RESIDUAL = tuple(f" {name}" for name in (*RESIDUAL_NORMS, "final norm"))
+
+
 def is_residual_norm(op: Op) -> bool:
-    return op.kind == "elementwise" and op.base.endswith(("attention norm", "mlp norm", "final norm"))
+    """Norms that the residual addition is part of, those of an encoder or a tower too; not those behind a product."""
+    return op.kind == "elementwise" and f" {op.base}".endswith(_RESIDUAL)
 
 
 def is_gated_activation(op: Op) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from app.catalog.fidelity import kind_title
 from app.charts.fidelity import fidelity_boxes
 from app.services.fidelity import fidelity_page, target_of
 from app.web import rendering
@@ -26,5 +27,5 @@ def fidelity(request: Request, ctx: Ctx) -> HTMLResponse:
     return rendering.page(
         request,
         "fidelity.html",
-        {"page": page, "chart": chart, "device_names": names, "target_of": target_of},
+        {"page": page, "chart": chart, "device_names": names, "target_of": target_of, "kind_title": kind_title},
     )

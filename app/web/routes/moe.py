@@ -17,6 +17,7 @@ from app.charts.moe import STAGE_LABELS, Position, expert_loads, overlap_timelin
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
 from app.domain.moe_pipeline import EXCHANGES
 from app.domain.precision import PRECISIONS
+from app.services.context import Context
 from app.services.moe import (
     FIELDS,
     MAX_HISTOGRAM_TEXT,
@@ -92,7 +93,7 @@ def published(request: Request) -> HTMLResponse:
     return rendering.page(request, "moe_published.html", context, part="moe_published.html")
 
 
-def _respond(request: Request, ctx: Any, form: MoeForm) -> HTMLResponse:
+def _respond(request: Request, ctx: Context, form: MoeForm) -> HTMLResponse:
     found: MoeAnswer | None = None
     if not form.errors:
         try:
@@ -127,7 +128,7 @@ def _respond(request: Request, ctx: Any, form: MoeForm) -> HTMLResponse:
     return rendering.page(request, "moe.html", context, status)
 
 
-def result_context(ctx: Any, found: MoeAnswer, base: str) -> dict[str, Any]:
+def result_context(ctx: Context, found: MoeAnswer, base: str) -> dict[str, Any]:
     """What the result's template shows: the answer in the API's shape, charts, tables and addresses."""
     estimate = found.found
     result = moe_json(estimate)
