@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.charts.base import RESOURCE_LABELS, RESOURCE_TOKENS, ChartSpec, label, log_axis, seconds, short, with_prefix
-from app.domain.cost import TIERS
+from app.domain.cost import TIERS, Tier
 from app.domain.lower_bound import Bound, Ceilings
 from app.domain.precision import PRECISIONS
 
@@ -15,6 +16,19 @@ LABELLED = 5
 
 CLOSE = 0.18
 """Points closer than this, in decades on both axes, share one label."""
+
+_TIERS: Mapping[Tier, tuple[str, str, str, str]] = {
+    "scale_up": ("scale-up", "link-near", "solid", "circle-open"),
+    "scale_out": ("scale-out", "link-far", "dash", "diamond-open"),
+    "host": ("host link", "other", "dot", "square-open"),
+}
+"""Words, colour, dash and mark of a link's tier."""
+
+PHONE_PLOT = (215.0, 205.0)
+"""Pixels that a phone leaves for the drawing: where labels keep apart there, they do everywhere."""
+
+_LETTER, _LINE = 6.6, 15.0
+"""Width of a letter and height of a line of a label, in pixels."""
 
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
@@ -47,15 +61,17 @@ def roofline(bound: Bound, *, title: str, caption: str = "", height: int = 420) 
             "showlegend": False,
         }
     )
-    start = max(x_low, y_low / memory)
-    slope_at = math.sqrt(start * (peaks[0][1] / memory)) if peaks[0][1] / memory > start else start * 2
     cache = bound.ceilings.l2
+    named = _labels(points)
+    free = _FreeSpot((x_low, x_high, y_low, y_high), points, named)
+    for name, rate in peaks:
+        free.take(x_high, rate, f"{name} {with_prefix(rate, 'FLOP/s')}")
     # beside a second slope the name of the first stands on its other side
-    side: dict[str, Any] = {"xanchor": "right", "yshift": 8} if cache is None else {"xanchor": "left", "yshift": -10}
-    annotations.append(_note(slope_at, slope_at * memory, f"HBM {with_prefix(memory, 'B/s')}", "hbm", **side))
+    annotations.append(free.on_slope(memory, peaks[0][1], f"HBM {with_prefix(memory, 'B/s')}", above=cache is None))
     if cache is not None:
         start = max(x_low, y_low / cache)
-        name = f"L2 {with_prefix(cache, 'B/s')}, achieved"
+        name = f"L2 {with_prefix(cache, 'B/s')}"
+        caption = f"{caption}; the roof of L2 is an achieved rate" if caption else "The roof of L2 is an achieved rate"
         traces.append(
             {
                 "type": "scatter",
@@ -64,11 +80,11 @@ def roofline(bound: Bound, *, title: str, caption: str = "", height: int = 420) 
                 "y": [start * cache, top],
                 "line": {"color": RESOURCE_TOKENS["hbm"], "width": 1.5, "dash": "dash"},
                 "name": "L2",
-                "hovertemplate": f"{name}, by operands that lie in cache<extra></extra>",
+                "hovertemplate": f"{name}, achieved, by operands that lie in cache<extra></extra>",
                 "showlegend": False,
             }
         )
-        annotations.append(_note(slope_at, slope_at * cache, name, "hbm", xanchor="right", yshift=8))
+        annotations.append(free.on_slope(cache, peaks[0][1], name, above=True))
     for number, (name, rate) in enumerate(peaks):
         ridge = rate / memory
         traces.append(
@@ -117,7 +133,7 @@ def roofline(bound: Bound, *, title: str, caption: str = "", height: int = 420) 
                 yshift=-10,
             )
         )
-    traces += _point_traces(points)
+    traces += _point_traces(points, named)
     table_rows = [
         [
             r["name"],
@@ -207,8 +223,8 @@ def link_roofline(bound: Bound, *, title: str, caption: str = "", height: int = 
     ]
     rows: list[list[Any]] = []
     for tier, ridge in zip(tiers, ridges, strict=True):
-        rate, token = roofs.links[tier], "link-near" if tier == "scale_up" else "link-far"
-        words, dash = ("scale-up", "solid") if tier == "scale_up" else ("scale-out", "dash")
+        rate = roofs.links[tier]
+        words, token, dash, symbol = _TIERS[tier]
         traces.append(
             {
                 "type": "scatter",
@@ -238,7 +254,7 @@ def link_roofline(bound: Bound, *, title: str, caption: str = "", height: int = 
                 "text": [label(stage) for stage, _, _ in mine],
                 "textposition": "bottom right",
                 "marker": {
-                    "symbol": "circle-open" if tier == "scale_up" else "diamond-open",
+                    "symbol": symbol,
                     "size": 14,
                     "color": f"var(--resource-{token})",
                     "line": {"width": 2, "color": f"var(--resource-{token})"},
@@ -340,8 +356,7 @@ def _decade(value: float, rounding: Any) -> float:
     return float(10.0 ** rounding(math.log10(value)))
 
 
-def _point_traces(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    named = _labels(points)
+def _point_traces(points: list[dict[str, Any]], named: Mapping[int, str]) -> list[dict[str, Any]]:
     traces: list[dict[str, Any]] = []
     for resource, symbol in (("compute", "circle"), ("hbm", "square"), ("net", "diamond"), ("launch", "x")):
         mine = [p for p in points if p["binding"] == resource]
@@ -365,7 +380,7 @@ def _point_traces(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "%{customdata[1]} in the step (%{customdata[2]}), %{customdata[3]} times<extra></extra>",
                 "marker": {
                     "symbol": f"{symbol}-open",
-                    "size": [7 + 30 * math.sqrt(p["share"]) for p in mine],
+                    "size": [_size(p) for p in mine],
                     "color": RESOURCE_TOKENS[resource],
                     "line": {"width": 2, "color": RESOURCE_TOKENS[resource]},
                 },
@@ -395,6 +410,69 @@ def _labels(points: list[dict[str, Any]]) -> dict[int, str]:
             others = len(crowd) - 1
             labels[id(crowd[0])] = crowd[0]["name"] + (f" and {others} more" if others else "")
     return labels
+
+
+def _size(point: Mapping[str, Any]) -> float:
+    """Pixels across a point."""
+    return 7 + 30 * math.sqrt(float(point["share"]))
+
+
+class _FreeSpot:
+    """Finds the place on a slope where its name covers the fewest points and labels, in pixels of a phone's plot."""
+
+    def __init__(
+        self,
+        window: tuple[float, float, float, float],
+        points: Sequence[Mapping[str, Any]],
+        named: Mapping[int, str],
+    ) -> None:
+        x_low, x_high, y_low, y_high = (math.log10(edge) for edge in window)
+        self._low = (x_low, y_low)
+        self._scale = (PHONE_PLOT[0] / (x_high - x_low), PHONE_PLOT[1] / (y_high - y_low))
+        self._taken: list[tuple[float, float, float, float]] = []
+        for point in points:
+            x, y, half = *self._at(point["intensity"], point["rate"]), _size(point) / 2.0
+            self._taken.append((x - half, y - half, x + half, y + half))
+            if words := named.get(id(point)):
+                width = min(len(words) * _LETTER, PHONE_PLOT[0])
+                left = min(x + half, PHONE_PLOT[0] - width)  # the page moves what would leave the drawing
+                self._taken.append((left, y - half - _LINE, left + width, y - half))
+
+    def _at(self, x: float, y: float) -> tuple[float, float]:
+        across, up = math.log10(x) - self._low[0], math.log10(y) - self._low[1]
+        return across * self._scale[0], up * self._scale[1]
+
+    def take(self, x: float, y: float, words: str) -> None:
+        """Keep free what is written left above a place."""
+        right, up = self._at(x, y)
+        self._taken.append((right - len(words) * _LETTER, up, right, up + _LINE))
+
+    def on_slope(self, rate: float, top: float, words: str, *, above: bool) -> dict[str, Any]:
+        """The name of a slope of `rate` bytes/s that ends at `top` FLOP/s: left above it, or right beneath it."""
+        width = len(words) * _LETTER
+        first = max(self._low[0], self._low[1] - math.log10(rate))
+        last = max(math.log10(top / rate), first + 0.3)
+        best, least, kept = first, math.inf, (0.0, 0.0, 0.0, 0.0)
+        for place in range(1, 40):
+            spot = first + (last - first) * place / 40
+            x, y = self._at(10.0**spot, 10.0**spot * rate)
+            box = (x - width, y, x, y + _LINE) if above else (x, y - _LINE - 3, x + width, y - 3)
+            outside = max(-box[0], 0.0) + max(box[2] - PHONE_PLOT[0], 0.0) + max(-box[1], 0.0)
+            covered = sum(_overlap(box, other) for other in self._taken)
+            # of free places the one nearest to the middle
+            cost = covered + outside * _LINE + abs(place - 20) / 40
+            if cost < least:
+                best, least, kept = spot, cost, box
+        self._taken.append(kept)
+        side: dict[str, Any] = {"xanchor": "right", "yshift": 8} if above else {"xanchor": "left", "yshift": -10}
+        return _note(10.0**best, 10.0**best * rate, words, "hbm", **side)
+
+
+def _overlap(one: tuple[float, float, float, float], two: tuple[float, float, float, float]) -> float:
+    """Square pixels that two boxes share."""
+    across = min(one[2], two[2]) - max(one[0], two[0])
+    up = min(one[3], two[3]) - max(one[1], two[1])
+    return max(across, 0.0) * max(up, 0.0)
 
 
 def _note(x: float, y: float, text: str, resource: str, *, xanchor: str = "left", yshift: int = 0) -> dict[str, Any]:

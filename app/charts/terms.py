@@ -8,7 +8,6 @@ from app.charts.base import RESOURCE_LABELS, RESOURCE_TOKENS, ChartSpec, seconds
 from app.domain.expected import Expected
 from app.domain.lower_bound import RESOURCES, Bound
 
-
 ROUNDING = 1e-9
 """Share of a time below which a difference of sums is no time at all."""
 

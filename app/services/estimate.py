@@ -379,7 +379,9 @@ def used_roofs(bound: Bound) -> list[dict[str, Any]]:
                     "rate": roofs.links[tier],
                     "unit": "B/s",
                     "basis": roofs.names.get("scale-up bandwidth", "peak") if tier == "scale_up" else "peak",
-                    "figure": "pcie_bandwidth_bytes_per_s" if tier == "host" else f"{tier}.bandwidth_bytes_per_s",
+                    "figure": "pcie_bandwidth_bytes_per_s"
+                    if tier == "host" or (tier == "scale_up" and roofs.names.get("scale-up bandwidth") == "PCIe")
+                    else f"{tier}.bandwidth_bytes_per_s",
                 }
             )
     if roofs.exponentials is not None:
@@ -396,18 +398,40 @@ def used_roofs(bound: Bound) -> list[dict[str, Any]]:
     return rows
 
 
+def cited_figure(hardware: HardwareProfile, figure: str, value: float, unit: str) -> dict[str, Any]:
+    """A figure that an answer rests on, with the sources that the profile cites for it."""
+    cited = [{"read": s.read, "url": s.url, "note": s.note} for s in hardware.sources_of(figure)]
+    plain = [{"read": "entered" if not hardware.shipped else "unknown", "url": None, "note": None}]
+    return {"figure": figure, "value": value, "unit": unit, "sources": cited or plain}
+
+
+def capacity_sources(hardware: HardwareProfile) -> list[dict[str, Any]]:
+    """Where the capacity was read."""
+    if hardware.memory_capacity is None:
+        return []
+    return [cited_figure(hardware, "memory_bytes", hardware.memory_capacity, "B")]
+
+
 def sources_of(hardware: HardwareProfile, bound: Bound) -> list[dict[str, Any]]:
-    """For each roof used: the figure, its value, and the sources the profile cites for it."""
-    answer = []
+    """For each roof used, and the launch overhead where it counts: the figure, its value, and its sources."""
+    rows = []
     for roof in used_roofs(bound):
         figure = roof["figure"]
         if roof["basis"] not in ("peak", "PCIe"):
-            figure = figure.replace("peak.", "achievable.")
-        cited = [{"read": s.read, "url": s.url, "note": s.note} for s in hardware.sources_of(figure)] or [
-            {"read": "entered" if not hardware.shipped else "unknown", "url": None, "note": None}
-        ]
-        answer.append({"figure": figure, "value": roof["rate"], "unit": roof["unit"], "sources": cited})
-    return answer
+            figure = _MEASURED.get(figure, figure.replace("peak.", "achievable."))
+        rows.append(cited_figure(hardware, figure, roof["rate"], roof["unit"]))
+    if float(bound.terms["launch"]) > 0 and hardware.launch_overhead is not None:
+        rows.append(cited_figure(hardware, "launch_overhead_s", hardware.launch_overhead, "s"))
+    return rows
+
+
+_MEASURED = {"scale_up.bandwidth_bytes_per_s": "achievable.scale_up_bus_bandwidth_bytes_per_s"}
+
+
+def _drawn_sources(hardware: HardwareProfile) -> list[dict[str, Any]]:
+    """The cache's roof: drawn where the profile has it, and no bound's."""
+    rate = hardware.achievable_l2_bandwidth
+    return [] if rate is None else [cited_figure(hardware, "achievable.l2_bandwidth_bytes_per_s", rate, "B/s")]
 
 
 def bound_json(estimate: BoundEstimate) -> dict[str, Any]:
@@ -451,7 +475,11 @@ def bound_json(estimate: BoundEstimate) -> dict[str, Any]:
         "hardware": {"id": estimate.hardware.id, "name": estimate.hardware.name},
         "model": {"id": estimate.model.id, "name": estimate.model.name},
         "assumptions": list(dict.fromkeys(estimate.assumptions)),
-        "sources": sources_of(estimate.hardware, bound),
+        "sources": [
+            *sources_of(estimate.hardware, bound),
+            *_drawn_sources(estimate.hardware),
+            *capacity_sources(estimate.hardware),
+        ],
     }
 
 

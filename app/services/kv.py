@@ -33,6 +33,7 @@ from app.domain.model import ModelSpec
 from app.domain.workload import Dtypes, KvSettings, Parallel, Workload
 from app.services.context import Context
 from app.services.contracts import KvRequest
+from app.services.estimate import cited_figure
 from app.services.references import resolve_hardware, resolve_model
 from app.services.run_lengths import stored_lengths
 
@@ -353,10 +354,4 @@ def kv_sources(estimate: KvEstimate) -> list[dict[str, Any]]:
     figures = [(f"{group}.memory_bandwidth_bytes_per_s", roofs.memory, "B/s")]
     if hardware.memory_capacity is not None:
         figures.insert(0, ("memory_bytes", hardware.memory_capacity, "B"))
-    rows = []
-    for figure, value, unit in figures:
-        cited = [{"read": s.read, "url": s.url, "note": s.note} for s in hardware.sources_of(figure)] or [
-            {"read": "entered" if not hardware.shipped else "unknown", "url": None, "note": None}
-        ]
-        rows.append({"figure": figure, "value": value, "unit": unit, "sources": cited})
-    return rows
+    return [cited_figure(hardware, *row) for row in figures]

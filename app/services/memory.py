@@ -27,6 +27,7 @@ from app.services.context import Context
 from app.services.contracts import BoundRequest, MemoryRequest
 from app.services.estimate import (
     BoundEstimate,
+    capacity_sources,
     estimate_bound,
     expected_json,
     expected_step_time,
@@ -354,15 +355,6 @@ def gives_up(move: Move) -> str:
     if "zero_stage" in move.change and "tp" not in move.change:
         return _GIVEN_UP["shard"]
     return "other links carry other traffic; the job has to be laid out anew"
-
-
-def capacity_sources(hardware: HardwareProfile) -> list[dict[str, Any]]:
-    """Where the capacity was read."""
-    if hardware.memory_capacity is None:
-        return []
-    cited = [{"read": s.read, "url": s.url, "note": s.note} for s in hardware.sources_of("memory_bytes")]
-    plain = [{"read": "entered" if not hardware.shipped else "unknown", "url": None, "note": None}]
-    return [{"figure": "memory_bytes", "value": hardware.memory_capacity, "unit": "B", "sources": cited or plain}]
 
 
 def reserve_notes(reserve: Reserve) -> tuple[str, ...]:

@@ -114,7 +114,8 @@ def _answer(rows: tuple[KernelRow, ...], families: tuple[kernels.FamilyRow, ...]
         first = families[0]
         time = sum(row.time_s or 0.0 for row in rows)
         largest = f"{first.title[:1].lower() + first.title[1:] if first.title[1:2].islower() else first.title}"
-        head = f"{formatting.count(len(rows), 'kernel')} {'takes' if len(rows) == 1 else 'take'} {formatting.quantity(time, 's')}"
+        takes = "takes" if len(rows) == 1 else "take"
+        head = f"{formatting.count(len(rows), 'kernel')} {takes} {formatting.quantity(time, 's')}"
         sentence = f"{sentence}. {head}" if sentence else head
         sentence += f"; {share_text(first.share)} of it is {largest}"
     return f"{sentence}." if sentence else "The file tells only what the host did."
