@@ -67,12 +67,13 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
             )
         ]
     if op.kind == "copy":
+        read, written = op.act_backward or (op.act_write, op.act_read)
         return [
             op.having(
                 name=f"{op.name}, backward",
                 direction="backward",
-                act_read=op.act_write,
-                act_write=op.act_read,
+                act_read=read,
+                act_write=written,
             )
         ]
     if op.kind == "collective":

@@ -70,6 +70,9 @@ DECODE_INTENSITY = 400.0
 LATENT_INTENSITY = 64.0
 """FLOP for a byte read up to which attention of few queries is a decode, and from which heads share what is read."""
 
+WIDEST_HEAD = 256.0
+"""Elements of a key and value up to which heads are heads: wider ones are the latent that all of them share."""
+
 UNKNOWN_UNITS = 100
 """Compute units taken where a profile states none; wave quantisation is then a rough guess."""
 
@@ -290,7 +293,7 @@ def _attention(
     queries = max(outputs / (item * width), 1.0)
     keys = exponentials / queries
     if not backward and written * 8.0 < seen and executed < DECODE_INTENSITY * seen:
-        if executed > LATENT_INTENSITY * seen:
+        if executed > LATENT_INTENSITY * seen and width > WIDEST_HEAD:
             return "attention latent", 1.0, math.inf, 0.0
         return "attention decode", 1.0, math.inf, max(seen - written, 0.0) / (item * 2.0 * width * keys)
     tiles = math.ceil(queries / TILE)

@@ -47,6 +47,20 @@ def test_permutation_moves_every_copy() -> None:
     assert (row_of(table, "unpermute", "act_read"), row_of(table, "unpermute", "act_write")) == (8 * tokens, tokens)
 
 
+def test_gradients_of_the_routers_weights_need_what_the_experts_put_out() -> None:
+    """Backward, 256 tokens: a gradient and its eight outputs are read, eight gradients written. Of latents 512 + 1536
+    are normalised, 128 x 64 + 64 rotated: norms need what went in."""
+    table = cost_table(DEEPSEEK_V3, Workload(phase="train", batch=1, seq_len=256))
+    tokens = 256 * 7168 * 2
+    back = [row_of(table, "unpermute, backward", column) for column in ("act_read", "act_write")]
+    assert back == [9 * tokens, 8 * tokens]
+    name = "latent norm, rotary and cache append"
+    rows = [i for i, op in enumerate(table.ops) if op.name.startswith(name)]
+    sizes = {(float(table["act_read"][i]), float(table["act_write"][i])) for i in rows}
+    forward, norms = 129 * 64 + 2048, 2048
+    assert sizes == {(256 * 2 * forward, 256 * 2 * forward), (256 * 2 * (forward + norms), 256 * 2 * forward)}
+
+
 def test_tensor_parallel_divides_every_expert() -> None:
     table = cost_table(DEEPSEEK_V3, Workload(batch=8, context_len=100, parallel=Parallel(tp=8)))
     whole = cost_table(DEEPSEEK_V3, Workload(batch=8, context_len=100))

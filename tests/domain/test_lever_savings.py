@@ -70,7 +70,18 @@ def test_saved_probabilities_are_written_and_read_once() -> None:
 
 def test_a_gate_apart_writes_and_reads_one_tensor_as_wide_as_the_mlp() -> None:
     assert saved(LLAMA3_8B, PREFILL, "fused-swiglu") == pytest.approx(LAYERS * 2 * 1024 * WIDTH * 2)
+    # back, it is read again, its gradient written and read
+    assert saved(LLAMA3_8B, TRAIN, "fused-swiglu") == pytest.approx(LAYERS * 5 * 1024 * WIDTH * 2)
     assert saved(LLAMA3_8B, TRAIN, "fused-swiglu", "saved_memory_bytes") == pytest.approx(LAYERS * 1024 * WIDTH * 2)
+
+
+def test_a_norm_apart_reads_the_sum_once_more() -> None:
+    tensor = 1024 * HIDDEN * 2
+    # two norms a layer; behind the last one the sum is also written, which a prompt needs for one position
+    assert saved(LLAMA3_8B, PREFILL, "fused-norm") == pytest.approx(2 * LAYERS * tensor + 2 * HIDDEN * 2)
+    # back, the norm writes a gradient that an addition reads; the last one has nothing to add
+    assert saved(LLAMA3_8B, TRAIN, "fused-norm") == pytest.approx(2 * LAYERS * 3 * tensor + tensor)
+    assert saved(LLAMA3_8B, TRAIN, "fused-norm", "saved_launches") == 4 * LAYERS + 1
 
 
 def test_rotary_apart_moves_queries_and_keys_twice() -> None:

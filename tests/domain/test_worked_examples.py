@@ -80,6 +80,7 @@ def test_prefill_needs_logits_of_the_last_positions_only() -> None:
     assert row_of(prompt, "output head") == 2 * 2 * 4096 * 128256
     assert step_total(prompt, "flop", kind="gemm") == 2 * 2048 * 6_979_321_856 + 2 * 2 * 4096 * 128256
     assert row_of(prompt, "final norm", "act_read") == 2 * 2 * 4096 * 2
+    assert row_of(prompt, "final norm", "act_write") == 2 * 4096 * 2  # nobody reads the sum again
     assert row_of(prompt, "sampling", "act_read") == 2 * 128256 * 2
     drafts = cost_table(LLAMA3_8B, Workload(batch=2, seq_len=5, context_len=100))
     assert row_of(drafts, "output head") == 2 * 10 * 4096 * 128256

@@ -276,6 +276,8 @@ def latent_attention_rows(ctx: StepContext, mla: LatentAttention, count: float) 
     else:
         rows.append(product("latent down", t, mla.cached_elements, h, "2 tokens hidden (kv_rank + rope)"))
         rows.append(product("query projection", t, heads * q_dim, h, "2 tokens hidden heads q_dim / tp"))
+    latents = mla.kv_lora_rank + (mla.q_lora_rank or 0)
+    rotated = heads * mla.qk_rope_head_dim
     rows.append(
         Op(
             "latent norm, rotary and cache append",
@@ -284,10 +286,15 @@ def latent_attention_rows(ctx: StepContext, mla: LatentAttention, count: float) 
             count=count,
             pipe="vector",
             dtype="fp32",
-            flop=6.0 * t * (heads * mla.qk_rope_head_dim + mla.cached_elements),
-            act_read=t * (heads * mla.qk_rope_head_dim + mla.cached_elements) * ctx.activation,
-            act_write=t * (heads * mla.qk_rope_head_dim) * ctx.activation
+            flop=6.0 * t * (rotated + mla.qk_rope_head_dim + latents),
+            act_read=t * (rotated + mla.qk_rope_head_dim + latents) * ctx.activation,
+            act_write=t * (rotated + (mla.q_lora_rank or 0)) * ctx.activation
             + (t * mla.cached_elements * ctx.activation if ctx.cacheless else 0.0),
+            # a rotation is undone without what went into it, a norm is not
+            act_backward=(
+                t * (rotated + mla.qk_rope_head_dim + 2 * latents) * ctx.activation,
+                t * (rotated + mla.qk_rope_head_dim + latents) * ctx.activation,
+            ),
             kv_write=0.0
             if ctx.cacheless
             else t * mla.cached_elements * ctx.kv / (ctx.layout.cp if ctx.decoding else 1),
@@ -348,7 +355,10 @@ def latent_attention_rows(ctx: StepContext, mla: LatentAttention, count: float) 
                 dtype=ctx.attention_product,
                 flop=2.0 * heads * (q_dim + mla.v_head_dim) * pairs,
                 exponentials=heads * pairs,
-                act_read=(t * heads * q_dim + visible * heads * (mla.qk_nope_head_dim + mla.v_head_dim))
+                act_read=(
+                    t * heads * q_dim
+                    + visible * (heads * (mla.qk_nope_head_dim + mla.v_head_dim) + mla.qk_rope_head_dim)
+                )
                 * ctx.activation,
                 act_write=t * heads * mla.v_head_dim * ctx.activation,
                 formula="2 heads (nope + rope + v_dim) pairs / tp",

@@ -29,6 +29,13 @@ def norm_rows(
     return [norm]
 
 
+def last_norm(ctx: StepContext, count: float, tokens: Grid | None = None) -> list[Op]:
+    """The norm behind the last layer: nobody adds to its sum, which is written for a backward pass only."""
+    (norm,) = norm_rows(ctx, "final norm", "head", count, residual=True, tokens=tokens)
+    one = norm.act_write / 2.0
+    return [norm.having(act_write=norm.act_write if ctx.training else one, act_backward=(2.0 * one, one))]
+
+
 def embedding_rows(ctx: StepContext) -> list[Op]:
     """Gather of one table row a token (F-4.9), or the products that make tokens of patches or sound; and a norm."""
     t, h = ctx.tokens, ctx.hidden
@@ -68,7 +75,7 @@ def pooling_rows(ctx: StepContext) -> list[Op]:
     count = ctx.runs
     rows: list[Op] = []
     if ctx.model.final_norm:
-        rows += norm_rows(ctx, "final norm", "head", count, residual=True)
+        rows += last_norm(ctx, count)
     h = ctx.hidden
 
     def product(name: str, m: Grid, n: Grid, k: Grid, formula: str) -> Op:
@@ -102,7 +109,7 @@ def head_rows(ctx: StepContext) -> list[Op]:
     count = ctx.runs
     rows: list[Op] = []
     if ctx.model.final_norm:
-        rows += norm_rows(ctx, "final norm", "head", count, residual=True, tokens=positions)
+        rows += last_norm(ctx, count, positions)
     rows.append(
         ctx.gemm(
             "output head",

@@ -165,6 +165,8 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
             flop=2.0 * copies * h,
             act_read=copies * h * ctx.activation,
             act_write=t * h * ctx.activation,
+            # the gradient of a token's weights is its gradient times what each of its experts put out, which was kept
+            act_backward=((t + copies) * h * ctx.activation, copies * h * ctx.activation),
             formula="read tokens top_k hidden, write tokens hidden",
         ),
     ]

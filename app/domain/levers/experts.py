@@ -29,6 +29,7 @@ from app.domain.levers.conditions import (
 from app.domain.levers.edits import (
     each,
     hidden,
+    in_order,
     is_expert_exchange,
     is_expert_product,
     more_resident,
@@ -119,6 +120,15 @@ def _gathered_in_products() -> RowEdit:
     return each(named("permute"), rows)
 
 
+def _without_outputs() -> RowEdit:
+    """Scores weigh what goes into the second expert product, so their gradients need no outputs of the experts."""
+
+    def rows(op: Op, _: StepContext) -> Op:
+        return op.having(act_read=op.act_read - op.act_write) if op.direction == "backward" else op
+
+    return each(named("unpermute"), rows)
+
+
 def _scatter(scenario: Scenario, _: Params) -> Scenario:
     return scenario.with_edit(
         Edit(
@@ -137,7 +147,7 @@ def _sonic(scenario: Scenario, _: Params) -> Scenario:
     return scenario.with_edit(
         Edit(
             "sonicmoe",
-            _gathered_in_products(),
+            in_order(_gathered_in_products(), _without_outputs()),
             more_resident("activations", _less(_saved_copies(scenario, tokens_in=True, tokens_out=True))),
         )
     )
@@ -146,7 +156,9 @@ def _sonic(scenario: Scenario, _: Params) -> Scenario:
 def _score_first(scenario: Scenario, _: Params) -> Scenario:
     return scenario.with_edit(
         Edit(
-            "mem-eff-permutation", memory=more_resident("activations", _less(_saved_copies(scenario, tokens_out=True)))
+            "mem-eff-permutation",
+            _without_outputs(),
+            more_resident("activations", _less(_saved_copies(scenario, tokens_out=True))),
         )
     )
 
@@ -157,12 +169,13 @@ def _keeps_activations(scenario: Scenario) -> str | None:
 
 def _permute_apart(_: Scenario, __: Params) -> Edit:
     def rows(op: Op, _: StepContext) -> Op:
-        larger, smaller = np.maximum(op.act_read, op.act_write), np.minimum(op.act_read, op.act_write)
         if op.in_layer == "permute":
-            more = larger - smaller  # every copy is read on its own
+            # every copy is read on its own
+            more = np.maximum(op.act_read, op.act_write) - np.minimum(op.act_read, op.act_write)
             return op.having(act_read=op.act_read + more, launches=op.launches + 4.0)
         # weighted copies are written and read again before they are added up
-        return op.having(act_read=op.act_read + larger, act_write=op.act_write + larger, launches=op.launches + 2.0)
+        copies = op.act_write if op.direction == "backward" else op.act_read
+        return op.having(act_read=op.act_read + copies, act_write=op.act_write + copies, launches=op.launches + 2.0)
 
     return Edit("permute-fusion", each(named("permute", "unpermute"), rows))
 
@@ -330,7 +343,8 @@ EXPERT_LEVERS: tuple[Lever, ...] = (
         "sonicmoe",
         "Expert kernels that keep neither input nor output copies",
         "kernel",
-        "The permuted copy is not written; of the expert layer only the tensors as wide as an expert are kept (F-6.7).",
+        "The permuted copy is not written; of the expert layer only the tensors as wide as an expert are kept and read"
+        " again (F-6.7).",
         first_of(only_in("train"), needs_experts, needs_nvidia(90, 109)),
         change=_sonic,
         memory_lever="dematerialize",
@@ -350,7 +364,8 @@ EXPERT_LEVERS: tuple[Lever, ...] = (
         "mem-eff-permutation",
         "Router score before the second expert product",
         "kernel",
-        "The experts' outputs are not kept for the backward pass: one tensor of copies x hidden less (F-6.7).",
+        "The experts' outputs are not kept for the backward pass and not read in it: one tensor of copies x hidden"
+        " (F-6.7).",
         first_of(only_in("train"), needs_experts, _keeps_activations),
         change=_score_first,
         memory_lever="dematerialize",

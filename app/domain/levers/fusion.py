@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
+
 from app.domain.activations import RESIDUAL_NORMS
 from app.domain.blocks.context import StepContext
 from app.domain.cost import Op
@@ -28,9 +30,7 @@ from app.domain.levers.edits import (
     in_order,
     is_tensor_exchange,
     more_resident,
-    more_traffic,
     named,
-    written,
 )
 from app.domain.memory import MemoryEdit
 from app.domain.model import DenseMlp, MoeMlp
@@ -62,7 +62,22 @@ def _rotated_keys(op: Op, ctx: StepContext) -> Grid:
 
 
 def _norm_apart() -> RowEdit:
-    return more_traffic(is_residual_norm, 1.0, 0.5, 1.0, of=written)
+    """A kernel adds, another reads the sum and normalises it; on the way back one writes a gradient that the other adds
+    to. Behind the last layer nobody adds on the way back, and a norm run again finds its sum."""
+
+    def rows(op: Op, ctx: StepContext) -> Op:
+        if op.direction == "backward":
+            one, more = op.act_write, 0.0 if op.base.endswith("final norm") else 1.0
+            added = more * one
+            return op.having(act_read=op.act_read + added, act_write=op.act_write + added, launches=op.launches + more)
+        if op.direction == "recompute" and "layer" not in ctx.workload.recomputed:
+            return op
+        one = op.act_read / 2.0
+        return op.having(
+            act_read=op.act_read + one, act_write=np.maximum(op.act_write, 2.0 * one), launches=op.launches + 1.0
+        )
+
+    return each(is_residual_norm, rows)
 
 
 def _rotation_apart() -> RowEdit:
@@ -85,7 +100,11 @@ def _append_apart(_: Scenario, __: Params) -> Edit:
 def _gate_apart() -> RowEdit:
     def rows(op: Op, _: StepContext) -> Op:
         if op.direction == "backward":
-            return op.having(launches=op.launches + 1.0)
+            # the product's gradients read the activated gate and write its own, which the activation's reads
+            size = op.act_write / 2.0
+            return op.having(
+                act_read=op.act_read + 2.0 * size, act_write=op.act_write + size, launches=op.launches + 1.0
+            )
         size = op.act_write
         return op.having(act_read=op.act_read + size, act_write=op.act_write + size, launches=op.launches + 1.0)
 
@@ -290,7 +309,7 @@ FUSION_LEVERS: tuple[Lever, ...] = (
         "fused-norm",
         "Norm fused with the residual addition",
         "kernel",
-        "Without it the sum is written and read once more, and addition and norm are kernels of their own (F-4.6).",
+        "Without it addition and norm are kernels of their own: the norm reads the sum once more (F-4.6).",
         needs_words,
         lack=lambda _s, _p: Edit("fused-norm", _norm_apart()),
         memory_lever="dematerialize",

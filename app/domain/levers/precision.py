@@ -84,7 +84,7 @@ PRECISION_LEVERS: tuple[Lever, ...] = (
         "Prepacked INT4 weight-only products",
         "kernel",
         "Weights take 4 bits and a 16-bit scale for each group of 128; products keep the activations' format (F-5.6):"
-        " few tokens gain, many gain nothing and may lose what dequantising takes.",
+        " few tokens gain; many, or a small model, gain nothing and may lose what dequantising takes.",
         first_of(INFERENCE, wider_than("weights", INT4_BITS), needs_nvidia(80)),
         change=lambda s, _: s.with_dtypes(weights="int4", weights_bits=None),
         memory_lever="compress",
@@ -95,7 +95,7 @@ PRECISION_LEVERS: tuple[Lever, ...] = (
         "Calibrated weight quantisation",
         "algorithmic",
         "Weights take `bits` and a scale for each group; products run in the activations' format (F-5.6): few tokens"
-        " gain, many gain nothing and may lose what dequantising takes.",
+        " gain; many, or a small model, gain nothing and may lose what dequantising takes.",
         first_of(INFERENCE, wider_than("weights", INT4_BITS)),
         change=_group_scaled,
         memory_lever="compress",
@@ -110,7 +110,8 @@ PRECISION_LEVERS: tuple[Lever, ...] = (
         "fp8-gemm",
         "FP8 linear layers",
         "kernel",
-        "Weights and activations are stored and multiplied in fp8.",
+        "Weights and activations are stored and multiplied in fp8. Measured kernels take longer to start: a small model"
+        " may lose.",
         first_of(activations_at_least(16), weights_at_least(8), needs_nvidia(89, also=OTHERS_WITH_FP8)),
         change=lambda s, _: s.with_dtypes(weights="fp8", activations="fp8", weights_bits=None),
         memory_lever="compress",
@@ -120,7 +121,8 @@ PRECISION_LEVERS: tuple[Lever, ...] = (
         "mxfp8-nvfp4",
         "Block-scaled MXFP8 or NVFP4",
         "kernel",
-        "Weights and activations take 8.25 (MXFP8) or 4.5 bits (NVFP4) and multiply at that format's peak (F-5.6).",
+        "Weights and activations take 8.25 (MXFP8) or 4.5 bits (NVFP4) and multiply at that format's peak (F-5.6)."
+        " Measured kernels take longer to start: a small model may lose.",
         first_of(activations_at_least(16), needs_nvidia(100, also=("gfx950",))),
         change=_block_scaled,
         memory_lever="compress",
@@ -131,7 +133,8 @@ PRECISION_LEVERS: tuple[Lever, ...] = (
         "smoothquant-w8a8",
         "INT8 weights and activations with outliers moved",
         "algorithmic",
-        "Weights and activations take one byte and multiply at the int8 peak.",
+        "Weights and activations take one byte and multiply at the int8 peak. Measured kernels take longer to start: a"
+        " small model may lose.",
         first_of(INFERENCE, activations_at_least(16), wider_than("weights", 8)),
         change=lambda s, _: s.with_dtypes(weights="int8", activations="int8", weights_bits=None),
         memory_lever="compress",
