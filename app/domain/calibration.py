@@ -68,7 +68,9 @@ SPLIT_DEPTH = 1024
 
 DECODE_INTENSITY = 400.0
 LATENT_INTENSITY = 64.0
-"""FLOP for a byte read up to which attention of few queries is a decode, and from which heads share what is read."""
+LATENT_WIDTH = 512.0
+"""FLOP for a byte read up to which attention of few queries is a decode, and from which heads share what is read. Heads
+wider than the last are those of latents: a narrow cache of them is read at more FLOP a byte than any other decode."""
 
 WIDEST_HEAD = 256.0
 """Elements of a key and value up to which heads are heads: wider ones are the latent that all of them share."""
@@ -292,6 +294,8 @@ def _attention(
     outputs = max(read - written, 0.0) / 2.0 if backward else written
     queries = max(outputs / (item * width), 1.0)
     keys = exponentials / queries
+    if not backward and width > LATENT_WIDTH:
+        return "attention latent", 1.0, math.inf, 0.0
     if not backward and written * 8.0 < seen and executed < DECODE_INTENSITY * seen:
         if executed > LATENT_INTENSITY * seen and width > WIDEST_HEAD:
             return "attention latent", 1.0, math.inf, 0.0

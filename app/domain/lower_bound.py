@@ -372,6 +372,13 @@ def _summed(
     )
 
 
+def repeated_bound(cold: Bound, roofs: Ceilings) -> Seconds:
+    """Least time of a single kernel that runs again and again on the same operands, as benchmarks do: up to a cache's
+    worth of them is still there from the last run. `cold` is its bound with nothing in cache."""
+    others = max(float(cold.terms[name]) for name in ("compute", "net", "launch"))
+    return max(float(cold.table.repeated_bytes(roofs.cache)) / roofs.memory, others)
+
+
 def _seconds_per_flop(roofs: Ceilings, dtype: str, pipe: str) -> float:
     if pipe == "vector":
         # without a vector rate the pointwise work is free: the bound stays a bound

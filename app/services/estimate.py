@@ -29,7 +29,16 @@ from app.domain.levers.base import (
     tables,
 )
 from app.domain.levers.registry import LEVERS
-from app.domain.lower_bound import RESOURCES, Bound, CeilingChoice, Ceilings, ceilings, lower_bound, lower_bounds
+from app.domain.lower_bound import (
+    RESOURCES,
+    Bound,
+    CeilingChoice,
+    Ceilings,
+    ceilings,
+    lower_bound,
+    lower_bounds,
+    repeated_bound,
+)
 from app.domain.memory import MemoryUse, memory_use
 from app.domain.model import ModelSpec
 from app.domain.precision import PRECISIONS
@@ -299,8 +308,7 @@ def op_on(hardware: HardwareProfile, request: OpRequest, notes: tuple[str, ...] 
     cold = Ceilings(**{name: getattr(roofs, name) for name in Ceilings.__slots__} | {"cache": 0.0})
     bound = lower_bound(table, cold)
     # a benchmark that calls it in a loop may find a cache's worth of its operands where the last call left them
-    others = max(float(bound.terms[name]) for name in ("compute", "net", "launch"))
-    repeated = max(float(table.repeated_bytes(roofs.cache)) / roofs.memory, others)
+    repeated = repeated_bound(bound, roofs)
     defaults = tuple(request.filled_defaults())
     inner = tuple(request.op.filled_defaults("op."))
     return OpEstimate(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from app.catalog.loader import Catalog
 from app.catalog.measurements import PROPERTIES, LeftOut, Measurement, load_measurements
 from app.domain.calibration import Calibration
 from app.domain.expected import expected_time
-from app.domain.units import Seconds
+from app.domain.lower_bound import ceilings, repeated_bound
+from app.domain.units import Bytes, Seconds
 from app.services.measured import bound_of_measurement, workload_of
 
 TARGETS: dict[str, float] = {
@@ -34,13 +35,20 @@ PERCENTILES = (10, 25, 50, 75, 90)
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One measured row beside its bound and its forecast, in seconds."""
+    """One measured row beside its bound and its forecast, in seconds.
+
+    `repeated` is the bound of a kernel that runs again and again on the same operands, of which the last-level cache of
+    `cache` bytes keeps what fits, and `operands` are all its bytes; None where the row is a step.
+    """
 
     row: Measurement
     bound: Seconds
     expected: Seconds
     low: Seconds
     high: Seconds
+    repeated: Seconds | None = None
+    operands: Bytes = 0.0
+    cache: Bytes = 0.0
 
     @property
     def of_bound(self) -> float:
@@ -57,18 +65,31 @@ class Judged:
 
     @property
     def explanation(self) -> str:
-        """Why the row may lie below its bound, from its own properties; empty where nothing explains it."""
+        """Why the row may lie below its bound, from its own properties; empty where nothing explains it.
+
+        A kernel whose operands the cache can hold, in full or for the most part, is measured warm by who repeats it.
+        """
         found = [
             f"{PROPERTIES[name]}: {self.row.properties[name]}" for name in EXPLAINING if self.row.properties.get(name)
         ]
+        if not found and self.repeated is not None and self.repeated <= self.row.seconds < self.bound:
+            found.append(
+                f"{PROPERTIES['cached']}: {self.operands / 1e6:.3g} MB of operands, {self.cache / 1e6:.3g} MB of cache"
+            )
         return "; ".join(found)
 
 
 def judge(row: Measurement, catalog: Catalog, calibration: Calibration) -> Judged:
     """Bound and forecast of one row. Raises as the estimators do."""
     bound = bound_of_measurement(row, catalog)
-    forecast = expected_time(bound, calibration, workload_of(row))
-    return Judged(row, float(bound.overlapped), forecast.time, forecast.low, forecast.high)
+    workload = workload_of(row)
+    forecast = expected_time(bound, calibration, workload)
+    judged = Judged(row, float(bound.overlapped), forecast.time, forecast.low, forecast.high)
+    if workload is not None:
+        return judged
+    roofs = ceilings(catalog.hardware[row.hardware])
+    repeated = repeated_bound(bound, roofs)
+    return replace(judged, repeated=repeated, operands=bound.hbm_bytes, cache=roofs.cache)
 
 
 def judge_all(catalog: Catalog, calibration: Calibration) -> list[Judged]:
