@@ -7,8 +7,9 @@ Columns are arrays of shape `(operations, *sweep)`: a single question is a sweep
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
@@ -126,6 +127,9 @@ Op.__init__ = _fill  # type: ignore[method-assign, assignment]
 Op.net = MappingProxyType({})
 
 
+POINTS_AT_ONCE = 4096
+"""Points of a sweep whose columns are held together: they stay in a processor's cache."""
+
 COLUMNS: tuple[str, ...] = (
     "count",
     "flop",
@@ -181,6 +185,26 @@ class CostTable:
 
     def __getitem__(self, name: str) -> Array:
         return self.columns[name]
+
+    def blocks(self) -> list[CostTable]:
+        """The table of a large sweep in parts along its first axis, each with few points; or this one alone."""
+        if not (isinstance(self.columns, _Swept) and isinstance(self.net, _Swept)):
+            return [self]
+        assert isinstance(self.net_in_switch, _Swept)
+        shape = self.columns.shape
+        size = max(POINTS_AT_ONCE * shape[0] // math.prod(shape), 1)
+        parts = [slice(start, start + size) for start in range(0, shape[0], size)]
+        return [
+            replace(
+                self,
+                columns=self.columns.part(part),
+                net=self.net.part(part),
+                net_in_switch=self.net_in_switch.part(part),
+                tokens=_some(self.tokens, part, shape),
+                devices=_some(self.devices, part, shape),
+            )
+            for part in parts
+        ]
 
     def total(self, name: str) -> Array:
         """Sum of a column over the step: each row's value times its count."""
@@ -293,19 +317,62 @@ def _ever(count: Grid) -> bool:
 
 def _of_a_sweep(step: Step) -> CostTable:
     rows = [op for op in step.ops if _ever(op.count)]
-    columns = _cells(rows)
-    grids = {np.shape(cell) for column in columns.values() for cell in column if not isinstance(cell, (float, int))}
+    cells = _cells(rows)
+    grids = {np.shape(cell) for column in cells.values() for cell in column if not isinstance(cell, (float, int))}
     shape = np.broadcast_shapes(np.shape(step.tokens), np.shape(step.devices), *grids)
-    return _table(step, rows, {name: _stack(column, shape) for name, column in columns.items()})
+    columns = _Swept(cells, shape)
+    if math.prod(shape) <= POINTS_AT_ONCE:
+        return _table(step, rows, dict(columns))
+    return _table(step, rows, columns)
+
+
+class _Swept(Mapping[Any, Array]):
+    """Columns of a sweep, each stacked when it is asked for: all of a large one together take gigabytes."""
+
+    def __init__(self, cells: Mapping[Any, Sequence[Grid]], shape: tuple[int, ...]) -> None:
+        self.cells, self.shape = cells, shape
+
+    def __getitem__(self, name: Any) -> Array:
+        return _stack(self.cells[name], self.shape)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.cells)
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def named(self, names: Mapping[Any, str]) -> _Swept:
+        """Some of the columns, by other names."""
+        return _Swept({name: self.cells[old] for name, old in names.items()}, self.shape)
+
+    def part(self, points: slice) -> dict[Any, Array]:
+        """The columns of some points of the first axis."""
+        shape = (len(range(self.shape[0])[points]), *self.shape[1:])
+        return {
+            name: _stack([_some(cell, points, self.shape) for cell in column], shape)
+            for name, column in self.cells.items()
+        }
+
+
+def _some(cell: Grid, points: slice, shape: tuple[int, ...]) -> Grid:
+    """Some points of the first axis of what spreads over a sweep."""
+    varies = np.ndim(cell) == len(shape) and np.shape(cell)[0] > 1
+    return np.asarray(cell)[points] if varies else cell
 
 
 def _table(step: Step, rows: Sequence[Op], columns: Mapping[str, Array]) -> CostTable:
-    nothing = columns[_NOTHING]
+    names = {name: name for name in COLUMNS}
+    net = {tier: f"net {tier}" if f"net {tier}" in columns else _NOTHING for tier in TIERS}
+    switched = {tier: f"in switch {tier}" if f"in switch {tier}" in columns else _NOTHING for tier in TIERS}
+    parts: list[Mapping[Any, Array]] = [
+        columns.named(chosen) if isinstance(columns, _Swept) else {name: columns[old] for name, old in chosen.items()}
+        for chosen in (names, net, switched)
+    ]
     return CostTable(
         ops=tuple(rows),
-        columns={name: columns[name] for name in COLUMNS},
-        net={tier: columns.get(f"net {tier}", nothing) for tier in TIERS},
-        net_in_switch={tier: columns.get(f"in switch {tier}", nothing) for tier in TIERS},
+        columns=parts[0],
+        net=parts[1],
+        net_in_switch=parts[2],
         tokens=step.tokens,
         devices=step.devices,
         bubble=step.bubble,
@@ -318,7 +385,10 @@ def _stack(column: Sequence[Grid], shape: tuple[int, ...]) -> Array:
     if not any(np.shape(cell) for cell in column if not isinstance(cell, (float, int))):
         flat = np.array(column, dtype=np.float64)
         return flat if shape == () else np.broadcast_to(flat.reshape((-1,) + (1,) * len(shape)), (flat.size, *shape))
-    return np.stack([np.broadcast_to(np.asarray(cell, dtype=np.float64), shape) for cell in column])
+    rows: Array = np.empty((len(column), *shape))
+    for row, cell in zip(rows, column, strict=True):
+        row[...] = cell
+    return rows
 
 
 def over_operations(values: Array) -> Array:

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal, TypeAlias
 
@@ -153,6 +154,28 @@ def ceilings(profile: HardwareProfile, choice: CeilingChoice = "peak") -> Ceilin
 
 
 @dataclass(frozen=True, slots=True)
+class RowTimes:
+    """What one execution of each row takes: seconds of each unit and link, and the bytes behind them."""
+
+    tensor: Array
+    vector: Array
+    exponent: Array
+    compute: Array
+    hbm_bytes: Array
+    hbm: Array
+    net_bytes: Array
+    net: Array
+    longest: Array
+
+    def part(self, rows: slice) -> RowTimes:
+        return RowTimes(*[getattr(self, name)[rows] for name in RowTimes.__slots__])
+
+    def no_faster(self, seconds: Array) -> RowTimes:
+        """The rows where each takes so long at least."""
+        return replace(self, longest=np.maximum(self.longest, seconds))
+
+
+@dataclass(frozen=True)  # no slots: the rows of a large sweep are worked out when somebody asks for them
 class Bound:
     """Least time of a step, and what it is made of. Arrays have shape `(*sweep)`, `op_*` have `(operations, *sweep)`.
 
@@ -169,12 +192,38 @@ class Bound:
     serial_waiting: Array
     terms: Mapping[str, Array]
     units: Mapping[str, Array]
-    op_hbm_bytes: Array
-    op_net_bytes: Array
-    op_compute: Array
-    op_hbm: Array
-    op_net: Array
-    op_time: Array
+    known_rows: RowTimes | None = None
+
+    @cached_property
+    def rows(self) -> RowTimes:
+        """What one execution of each row takes."""
+        if self.known_rows is not None:
+            return self.known_rows
+        return _row_times(self.table, self.ceilings, self.table.hbm_bytes(self.ceilings.cache))
+
+    @property
+    def op_hbm_bytes(self) -> Array:
+        return self.rows.hbm_bytes
+
+    @property
+    def op_net_bytes(self) -> Array:
+        return self.rows.net_bytes
+
+    @property
+    def op_compute(self) -> Array:
+        return self.rows.compute
+
+    @property
+    def op_hbm(self) -> Array:
+        return self.rows.hbm
+
+    @property
+    def op_net(self) -> Array:
+        return self.rows.net
+
+    @property
+    def op_time(self) -> Array:
+        return self.rows.longest
 
     @property
     def binding(self) -> str:
@@ -229,8 +278,21 @@ def lower_bound(
     Graph replay launches for free; eager mode can go no faster than one kernel every `roofs.launch` seconds, however
     much the host runs ahead. Raises MissingFigure when a row needs a roof that the profile lacks.
     """
-    rows = _row_times(table, roofs, table.hbm_bytes(roofs.cache))
-    return _summed(table, roofs, rows, launch_mode, sync, imbalance)
+    bounds = [
+        _summed(part, roofs, _row_times(part, roofs, part.hbm_bytes(roofs.cache)), launch_mode, sync, imbalance)
+        for part in table.blocks()
+    ]
+    if len(bounds) == 1:
+        return bounds[0]
+    return Bound(
+        table=table,
+        ceilings=roofs,
+        overlapped=np.concatenate([bound.overlapped for bound in bounds]),
+        serial=np.concatenate([bound.serial for bound in bounds]),
+        serial_waiting=np.concatenate([bound.serial_waiting for bound in bounds]),
+        terms={name: np.concatenate([bound.terms[name] for bound in bounds]) for name in RESOURCES},
+        units={name: np.concatenate([bound.units[name] for bound in bounds]) for name in bounds[0].units},
+    )
 
 
 def lower_bounds(tables: Sequence[CostTable], roofs: Ceilings, launch_modes: Sequence[str]) -> list[Bound]:
@@ -274,25 +336,7 @@ def _joined(tables: Sequence[CostTable]) -> CostTable:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _RowTimes:
-    """What one execution of each row takes: seconds of each unit and link, and the bytes behind them."""
-
-    tensor: Array
-    vector: Array
-    exponent: Array
-    compute: Array
-    hbm_bytes: Array
-    hbm: Array
-    net_bytes: Array
-    net: Array
-    longest: Array
-
-    def part(self, rows: slice) -> _RowTimes:
-        return _RowTimes(*[getattr(self, name)[rows] for name in _RowTimes.__slots__])
-
-
-def _row_times(table: CostTable, roofs: Ceilings, hbm_bytes: Array) -> _RowTimes:
+def _row_times(table: CostTable, roofs: Ceilings, hbm_bytes: Array) -> RowTimes:
     units_used = [(op.dtype, op.pipe) for op in table.ops]
     rates = {used: _seconds_per_flop(roofs, *used) if used[0] else 0.0 for used in set(units_used)}
     on_tensor = np.array([pipe == "tensor" for _, pipe in units_used], dtype=np.float64)
@@ -308,7 +352,7 @@ def _row_times(table: CostTable, roofs: Ceilings, hbm_bytes: Array) -> _RowTimes
         if (wire[tier] * table["count"]).any():
             # a device drives all its links at once, so the slowest one decides
             net = np.maximum(net, wire[tier] / roofs.link_rate(tier))
-    return _RowTimes(
+    return RowTimes(
         tensor=tensor,
         vector=vector,
         exponent=exponent,
@@ -324,7 +368,7 @@ def _row_times(table: CostTable, roofs: Ceilings, hbm_bytes: Array) -> _RowTimes
 def _summed(
     table: CostTable,
     roofs: Ceilings,
-    rows: _RowTimes,
+    rows: RowTimes,
     launch_mode: str,
     sync: Seconds = 0.0,
     imbalance: Seconds = 0.0,
@@ -363,12 +407,7 @@ def _summed(
         serial_waiting=serial_waiting,
         terms=terms,
         units=units,
-        op_hbm_bytes=rows.hbm_bytes,
-        op_net_bytes=rows.net_bytes,
-        op_compute=rows.compute,
-        op_hbm=rows.hbm,
-        op_net=rows.net,
-        op_time=rows.longest,
+        known_rows=rows,
     )
 
 

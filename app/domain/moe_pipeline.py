@@ -245,7 +245,7 @@ def _at_most(bound: Bound, rate: BytesPerSecond) -> Bound:
     """A bound whose operations send no more than `rate` bytes per second on all links together."""
     if math.isinf(rate):
         return bound
-    return replace(bound, op_time=np.maximum(bound.op_time, bound.op_net_bytes / rate))
+    return replace(bound, known_rows=bound.rows.no_faster(bound.op_net_bytes / rate))
 
 
 def _seconds(bound: Bound, direction: str | None = None) -> Seconds:
