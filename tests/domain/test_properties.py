@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.domain import cost
 from app.domain.cost import COLUMNS, TIERS
 from app.domain.errors import InvalidInput
 from app.domain.expected import expected_time
@@ -18,7 +19,7 @@ from app.domain.lower_bound import RESOURCES, Bound, ceilings, lower_bound
 from app.domain.model import ModelSpec
 from app.domain.step import cost_table
 from app.domain.workload import Dtypes, Parallel, Workload
-from tests.domain.architectures import ALL, DEEPSEEK_V3, H100, LLAMA3_8B, LLAMA3_70B, WINDOWED
+from tests.domain.architectures import ALL, DEEPSEEK_V3, H100, LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B, WINDOWED
 
 some = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 models = st.sampled_from(ALL)
@@ -195,6 +196,26 @@ def test_axes_broadcast_against_each_other() -> None:
     sweep = lower_bound(cost_table(LLAMA3_8B, Workload(), grid=grid), ceilings(H100))
     assert sweep.overlapped.shape == (2, 3)
     assert float(sweep.overlapped[1, 2]) == overlapped(LLAMA3_8B, Workload(batch=8, context_len=5000))
+
+
+@pytest.mark.parametrize("first", [5, 1])
+def test_a_large_sweep_is_bounded_in_blocks(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    """To the last bit what it is in one piece, with the rows worked out when they are asked for."""
+    grid = {"batch": np.arange(1, first + 1)[:, None], "context_len": np.array([[0, 1000, 5000]]), "tp": [1, 2, 4]}
+    workload = Workload(parallel=Parallel(dp=2))
+    roofs = ceilings(H100)
+    whole = lower_bound(cost_table(MIXTRAL_8X7B, workload, grid=grid), roofs)
+    monkeypatch.setattr(cost, "POINTS_AT_ONCE", 2)
+    table = cost_table(MIXTRAL_8X7B, workload, grid=grid)
+    assert [block["count"].shape[1] for block in table.blocks()] == [1] * first
+    blocks = lower_bound(table, roofs)
+    for name in ("overlapped", "serial", "serial_waiting", "op_time", "op_hbm_bytes"):
+        assert np.array_equal(getattr(blocks, name), getattr(whole, name)), name
+    for name in RESOURCES:
+        assert np.array_equal(blocks.terms[name], whole.terms[name]), name
+    assert all(np.array_equal(blocks.units[name], whole.units[name]) for name in whole.units)
+    assert np.array_equal(blocks.table.net["scale_up"], whole.table.net["scale_up"])
+    assert np.array_equal(blocks.table.total("weights"), whole.table.total("weights"))
 
 
 @pytest.mark.parametrize(
