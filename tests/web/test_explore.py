@@ -133,6 +133,21 @@ def test_what_would_have_to_be_true_is_counted_by_hand(client: TestClient) -> No
     assert client.get("/explore/thresholds?tp=3").status_code == 422
 
 
+def test_thresholds_say_how_far_they_hold_and_survive_what_a_device_or_a_tower_lacks(client: TestClient) -> None:
+    small = client.get("/explore/thresholds?model=granite-3.0-1b-a400m&phase=prefill&batch=1&seq=256&context=0").text
+    assert 'data-exact="5 sequences"' in small and 'data-exact="71 sequences"' in small  # beyond it activations spill
+    # chunks of 8,192: 12 layers read the context, 36 what their chunk holds; 32,768 B a token and layer of 8 sequences
+    chunked = client.get("/explore/thresholds?model=llama-4-scout&batch=8&context=1024").text
+    assert 'data-exact="228284 tokens"' in chunked and 'data-exact="229375 tokens"' in chunked
+    assert 12 * 228_284 + 36 * (228_284 % 8192) == 98_140_422_144 / 32_768
+    no_fabric = client.get("/explore/thresholds?hardware=nvidia-l40s")
+    assert no_fabric.status_code == 200 and "up to" in no_fabric.text
+    tower = client.get("/explore/thresholds?model=llama-3.2-11b-vision&phase=prefill&batch=1&seq=256&context=0")
+    assert 'data-exact="8 devices"' in tower.text
+    plain = client.get("/explore/thresholds?model=llama-3.1-8b&levers=kv-fp8").text
+    assert 'data-exact="7158 tokens"' in plain  # 7,157.1 rounded up: half the bytes a token
+
+
 def test_a_step_that_does_not_fit_prints_no_throughput(client: TestClient) -> None:
     page = text_of(client.get("/explore?model=llama-3.1-405b").text)
     assert "does not fit" in page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -27,6 +27,7 @@ from app.services.estimate import BoundEstimate, bound_json, ledger_json
 from app.services.references import resolve_model
 from app.services.what_if import (
     FIELDS,
+    Checked,
     LabChoices,
     WhatIf,
     WhatIfAnswer,
@@ -95,12 +96,66 @@ def explore_thresholds(request: Request, ctx: Ctx) -> HTMLResponse:
         context["problem"] = "; ".join((*form.errors.by_field.values(), *form.errors.general))
     else:
         try:
-            context |= {"thresholds": what_would_have_to_be_true(ctx, form.state), "state": form.state}
+            found = what_would_have_to_be_true(ctx, form.state)
+            context |= {
+                "thresholds": [item for item, _ in found],
+                "beside": thresholds_table(form.state, [check for _, checks in found for check in checks]),
+                "levers": bool(form.state.chosen_levers()),
+            }
         except (ValidationError, InvalidInput, MissingFigure, UnsupportedArchitecture) as error:
             context["problem"] = str(error)
     return rendering.page(
         request, "explore_thresholds.html", context, 422 if context["problem"] else 200, part="explore_thresholds.html"
     )
+
+
+COMPARED: Mapping[str, tuple[str, str, str]] = {
+    "compute-bound": ("compute", "HBM", "s"),
+    "kv-over-weights": ("KV cache", "weights", "B"),
+    "network-bound": ("network", "the longer of compute and HBM", "s"),
+}
+"""What each threshold compares, and in which unit."""
+
+AXES: Mapping[str, tuple[str, str]] = {
+    "batch": ("batch", "batch"),
+    "context_len": ("context", "context"),
+    "tp": ("tensor parallel", "tp"),
+}
+"""An axis of thresholds in words, and its key in the page's address."""
+
+
+def thresholds_table(state: WhatIf, checks: Sequence[Checked]) -> dict[str, Any]:
+    """The estimates next to each threshold, each a link to that step in the lab."""
+
+    def figure(words: str, value: float, unit: str) -> dict[str, Any]:
+        return {"text": f"{words} {formatting.quantity(value, unit, decimal=True)}", "value": value}
+
+    rows = []
+    for check in checks:
+        first, second, unit = COMPARED[check.threshold.id]
+        words, key = AXES[check.threshold.axis]
+        memory = check.estimate.memory
+        fits = {True: "fits", False: "does not fit", None: "capacity not stated"}[memory.fits]
+        here = {key: check.value} | ({"sp": 0} if key == "tp" and check.value == 1 else {})
+        rows.append(
+            [
+                {"text": f"{words} {check.value:,}", "href": rendering.query("/explore", **state.query(**here))},
+                figure(first, check.first, unit),
+                figure(second, check.second, unit),
+                f"{check.first / check.second:.5g}" if check.second > 0 else "nothing to compare",
+                {"text": f"{formatting.quantity(memory.peak, 'B')}, {fits}", "value": memory.peak},
+            ]
+        )
+    return {
+        "columns": [
+            {"label": "Step", "head": True},
+            {"label": "First", "wrap": True},
+            {"label": "Second", "wrap": True},
+            {"label": "First over second", "numeric": True},
+            {"label": "Memory of a device", "wrap": True},
+        ],
+        "rows": rows,
+    }
 
 
 def shown_inputs(ctx: Context, state: WhatIf) -> tuple[str, ...]:
