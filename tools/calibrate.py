@@ -38,6 +38,7 @@ from app.domain.calibration import (
     kernel_features,
     kernel_seconds,
     shares_of,
+    starting_seconds,
     step_class,
 )
 from app.domain.lower_bound import Bound
@@ -287,7 +288,8 @@ def row_seconds(case: Case, fits: dict[str, dict[str, float]]) -> Array:
 
 def step_time(case: Case, fits: dict[str, dict[str, float]], step: Mapping[str, float], workload: Workload) -> float:
     """A step with the kernels of `fits` and the parameters of a class of steps."""
-    shares = shares_of(case.bound.table, row_seconds(case, fits), workload)
+    starting = starting_seconds(case.bound, case.features, columns_for(case.features.keys, fits))
+    shares = shares_of(case.bound.table, row_seconds(case, fits), starting, workload)
     return combine(case.bound, shares, Fit("", step, 0, (), 1, 1), workload)
 
 

@@ -29,7 +29,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from app.domain.cost import Array, CostTable, Kind
+from app.domain.cost import Array, CostTable, Kind, Op
 from app.domain.lower_bound import Bound
 from app.domain.precision import PRECISIONS
 from app.domain.units import Seconds
@@ -75,6 +75,9 @@ wider than the last are those of latents: a narrow cache of them is read at more
 WIDEST_HEAD = 256.0
 """Elements of a key and value up to which heads are heads: wider ones are the latent that all of them share."""
 
+FEW_KEYS = 16.0
+"""Keys of a query below which attention is one of few queries, however little there is to read."""
+
 UNKNOWN_UNITS = 100
 """Compute units taken where a profile states none; wave quantisation is then a rough guess."""
 
@@ -88,7 +91,7 @@ HIDDEN_EXCHANGE = 0.7
 HIDDEN_DISPATCH = 0.7
 """Share of an exchange with experts in other nodes that serving runs behind the other half of its batch. Judgement:
 DeepSeek-V3 (arXiv 2412.19437, section 3.4) and SGLang serve in two micro-batches for this, and reach a step near the
-longer of exchange and work."""
+longer of exchange and work. What messages take to start stays in the open: halves send twice as many."""
 
 KEPT_TABLES = 512
 """Row layouts whose parameter columns are kept."""
@@ -296,7 +299,7 @@ def _attention(
     keys = exponentials / queries
     if not backward and width > LATENT_WIDTH:
         return "attention latent", 1.0, math.inf, 0.0
-    if not backward and written * 8.0 < seen and executed < DECODE_INTENSITY * seen:
+    if not backward and (keys < FEW_KEYS or written * 8.0 < seen) and executed < DECODE_INTENSITY * seen:
         if executed > LATENT_INTENSITY * seen and width > WIDEST_HEAD:
             return "attention latent", 1.0, math.inf, 0.0
         return "attention decode", 1.0, math.inf, max(seen - written, 0.0) / (item * 2.0 * width * keys)
@@ -426,23 +429,48 @@ def executed_seconds(bound: Bound, features: KernelFeatures, parameters: Array) 
     return each * table["count"]
 
 
-def row_seconds(bound: Bound, calibration: Calibration) -> tuple[Array, tuple[tuple[Fit, int], ...]]:
-    """Forecast of all executions of each row of a single question, and the fits it came from."""
+def starting_seconds(bound: Bound, features: KernelFeatures, parameters: Array) -> Array:
+    """What of the same seconds passes before anything is sent: kernels launch, and messages to other nodes start."""
+    starts = parameters[PARAMETERS.index("floor")] * features.launches + features.starts
+    return np.asarray(starts * bound.table["count"])
+
+
+@dataclass(frozen=True, slots=True)
+class RowForecast:
+    """Seconds of all executions of each row of a single question, of them those before it sends, and its fits."""
+
+    seconds: Array
+    starting: Array
+    fits: tuple[tuple[Fit, int], ...]
+
+
+def forecast_rows(bound: Bound, calibration: Calibration) -> RowForecast:
+    """Forecast of each row by the fit of its class."""
     features = kernel_features(bound)
     parameters, fits = parameters_of(calibration, features.keys)
-    return executed_seconds(bound, features, parameters), fits
+    return RowForecast(
+        executed_seconds(bound, features, parameters), starting_seconds(bound, features, parameters), fits
+    )
+
+
+def sends_to_experts_afar(table: CostTable, workload: Workload) -> bool:
+    """Whether a step of serving has experts in other nodes."""
+    hops = table["hops"]
+    return (
+        workload.phase != "train"
+        and bool(hops.any())
+        and any(_is_dispatch(op) and bool(hops[place].any()) for place, op in enumerate(table.ops))
+    )
 
 
 def runs_in_halves(table: CostTable, workload: Workload) -> bool:
     """Whether serving runs a step as two half batches, so that one half's exchange lies behind the other's work: where
     experts lie in other nodes and there is something to halve."""
-    if workload.phase == "train" or (workload.phase == "decode" and workload.batch < 2):
-        return False
-    hops = table["hops"]
-    return bool(hops.any()) and any(
-        op.kind == "collective" and op.in_layer == "dispatch" and bool(hops[place].any())
-        for place, op in enumerate(table.ops)
-    )
+    return (workload.phase != "decode" or workload.batch > 1) and sends_to_experts_afar(table, workload)
+
+
+def _is_dispatch(op: Op) -> bool:
+    return op.kind == "collective" and op.in_layer in ("dispatch", "combine")
 
 
 def waits_for_pieces(workload: Workload) -> bool:
@@ -457,32 +485,36 @@ def _shown(exchange: Seconds, work: Seconds, hidden: float) -> Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Seconds of a step's rows by how they make its time: what replicas exchange, what half batches send to experts in
-    other nodes (nothing where `halves` is false), all other `work`, and the part of all that runs for micro-batches."""
+    """Seconds of a step's rows by how they make its time: what replicas exchange, what serving sends to experts in
+    other nodes and what that takes to start, all other `work`, and the part of all that runs for micro-batches.
+    `halves` says whether half batches hide some of it."""
 
     work: Seconds
     gradients: Seconds
     dispatched: Seconds
+    started: Seconds
     pipelined: Seconds
     halves: bool
 
 
-def shares_of(table: CostTable, seconds: Array, workload: Workload) -> Shares:
+def shares_of(table: CostTable, seconds: Array, starting: Array, workload: Workload) -> Shares:
     """How the seconds of each row add up in a step."""
-    halves = runs_in_halves(table, workload)
-    gradients = dispatched = 0.0
-    for op, time in zip(table.ops, seconds.tolist(), strict=True):
+    afar = sends_to_experts_afar(table, workload)
+    gradients = dispatched = started = 0.0
+    for op, time, start in zip(table.ops, seconds.tolist(), starting.tolist(), strict=True):
         if op.stage == "data parallel":
             gradients += time
-        elif halves and op.kind == "collective" and op.in_layer in ("dispatch", "combine"):
-            dispatched += time
+        elif afar and _is_dispatch(op):
+            started += min(start, time)
+            dispatched += time - min(start, time)
     waits = table.bubble or waits_for_pieces(workload)
     return Shares(
-        work=float(seconds.sum()) - gradients - dispatched,
+        work=float(seconds.sum()) - gradients - dispatched - started,
         gradients=gradients,
         dispatched=dispatched,
+        started=started,
         pipelined=float((seconds * table.pipelined).sum()) if waits else 0.0,
-        halves=halves,
+        halves=afar and runs_in_halves(table, workload),
     )
 
 
@@ -492,7 +524,7 @@ def combine(
     """A step's time from those of its rows: exchanges partly hidden, waiting, residual factor and host.
 
     The residual factor is that of the stack's kernels. An exchange with experts in other nodes, which few of the
-    fitted steps have, is not multiplied by it; `hidden_dispatch` is the share of it that half batches hide.
+    fitted steps have, is not multiplied by it; `hidden_dispatch` is the share of its bytes that half batches hide.
     """
     table, parallel = bound.table, workload.parallel
     shown = _shown(shares.gradients, shares.work, HIDDEN_EXCHANGE)
@@ -503,7 +535,7 @@ def combine(
         idle = max(idle, fit.parameters.get("stage", JUDGED_STEP.parameters["stage"]) * (parallel.pp - 1))
     waiting += idle * shares.pipelined if idle else float(bound.terms["sync"])
     total = fit.parameters["factor"] * (shares.work + shown + waiting)
-    total += _shown(shares.dispatched, total, hidden_dispatch)
+    total += _shown(shares.dispatched, total, hidden_dispatch if shares.halves else 0.0) + shares.started
     if workload.launch_mode == "eager":
         issued = float(table.total("launches")) * fit.parameters.get("host", JUDGED_STEP.parameters["host"])
         total = float(np.cbrt(total**3 + issued**3))

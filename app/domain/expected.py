@@ -13,8 +13,8 @@ from app.domain.calibration import (
     Calibration,
     Fit,
     combine,
+    forecast_rows,
     on_stack,
-    row_seconds,
     shares_of,
     step_class,
     waits_for_pieces,
@@ -49,14 +49,15 @@ def expected_time(
     operation by itself. After levers `stack` is the class of the step before them (`calibration.on_stack`). Without a
     calibration the forecast is a judgement, and says so.
     """
-    seconds, fits = row_seconds(bound, calibration)
+    forecast = forecast_rows(bound, calibration)
+    seconds, fits = forecast.seconds, forecast.fits
     step = rows = None
     if workload is None:
         middle = float(seconds.sum()) + float(bound.terms["imbalance"]) + float(bound.terms["sync"])
     else:
         key = step_class(bound.table, workload, bound.ceilings.family)
         step = calibration.step(on_stack(key, stack) if stack else key)
-        rows = shares_of(bound.table, seconds, workload)
+        rows = shares_of(bound.table, seconds, forecast.starting, workload)
         middle = combine(bound, rows, step[0], workload)
     total = float(seconds.sum()) or 1.0
     shares: dict[str, float] = {}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from app.catalog.calibration import load_calibration
-from app.domain.calibration import row_seconds
+from app.domain.calibration import forecast_rows
 from app.domain.collectives import (
     LinkModel,
     fastest_algorithm,
@@ -197,7 +197,7 @@ _ENDS = ("embedding", "head", "data parallel", "optimizer", "pipeline")
 def _layer_seconds(estimate: BoundEstimate, units: int) -> tuple[Seconds, Seconds]:
     """Forecast compute of one layer and micro-batch, forward and backward (with what is recomputed)."""
     bound, workload = estimate.bound, estimate.workload
-    seconds, _ = row_seconds(bound, load_calibration())
+    seconds = forecast_rows(bound, load_calibration()).seconds
     passes = units * workload.parallel.micro_batches
     forward = backward = 0.0
     for op, time in zip(bound.table.ops, seconds.tolist(), strict=True):
@@ -412,7 +412,7 @@ def _exchange_row(exchange: str, estimate: BoundEstimate) -> ExchangeRow:
     bound, table = estimate.bound, estimate.bound.table
     names = {"ring": "key and value exchange", "all_to_all": "context all-to-all"}
     sent = time = attention = 0.0
-    seconds, _ = row_seconds(bound, load_calibration())
+    seconds = forecast_rows(bound, load_calibration()).seconds
     for i, op in enumerate(table.ops):
         if op.direction != "forward":
             continue

@@ -92,7 +92,8 @@ class BoundEstimate:
         if runs_in_halves(table, workload):
             notes.append(
                 f"The expected time of a step takes {HIDDEN_DISPATCH:.0%} of the exchange with experts in other nodes "
-                "as hidden behind the other half of the batch (judgement); that of a single stage hides none."
+                "as hidden behind the other half of the batch, but for what messages take to start (judgement). That "
+                "of a single stage hides none."
             )
         if any(op.stage == "data parallel" for op in table.ops):
             notes.append(
