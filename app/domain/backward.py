@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from app.domain.blocks.context import StepContext
 from app.domain.cost import Op, Tier
+from app.domain.overlap import OVERLAP_EFFICIENCY
 from app.domain.units import Grid
 
 FLASH_BACKWARD_EXECUTED = 2.5
@@ -17,11 +18,12 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
 
     A product becomes two: the gradient of its input and the gradient of its weights, which is written once (read and
     written when micro-batches accumulate, F-4.11). Attention counts 2.0 times its forward FLOP as useful and 2.5 times
-    as executed (F-3.3); a recurrence too, whose states are computed again. Collectives mirror (F-7.1). Copies run the
-    other way round. The loss already wrote its gradient in the forward pass.
+    as executed (F-3.3); a recurrence too, whose states are computed again. Collectives mirror (F-7.1), and bring inputs
+    again that were not kept. Copies run the other way round. The loss already wrote its gradient in the forward pass.
     """
     if op.kind == "gemm":
-        passes = 2.0 - 1.0 / ctx.micro_batches  # the first micro-batch has nothing to add to
+        # the first micro-batch has nothing to add to, and where gradients are scattered each time none has
+        passes = 1.0 if ctx.workload.parallel.zero_stage >= 2 else 2.0 - 1.0 / ctx.micro_batches
         return [
             op.having(
                 name=f"{op.name}, input gradient",
@@ -77,7 +79,7 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
             )
         ]
     if op.kind == "collective":
-        return [
+        rows = [
             op.having(
                 name=f"{op.name}, backward",
                 direction="backward",
@@ -86,6 +88,9 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
                 count=op.count * op.rounds_backward,
             )
         ]
+        if op.gathered:
+            rows.append(_inputs_again(op))
+        return rows
     if op.kind == "gather":
         return [
             op.having(
@@ -98,6 +103,22 @@ def backward_of(op: Op, ctx: StepContext) -> list[Op]:
             )
         ]
     raise AssertionError(f"no backward rule for {op.kind}")
+
+
+def _inputs_again(op: Op) -> Op:
+    """Sequence parallelism keeps a rank's own part of what a product read: weight gradients gather it once more, while
+    gradients of the input are computed (arXiv 2205.05198, section 4.2.2)."""
+    name = op.name.removesuffix("all-reduce")
+    return op.having(
+        name=f"{name}input all-gather, backward",
+        direction="backward",
+        net=_times(op.net, op.gathered),
+        net_in_switch=None if op.net_in_switch is None else _times(op.net_in_switch, op.gathered),
+        hops=op.hops * op.gathered,
+        launches=op.launches * op.gathered,
+        hidden=max(op.hidden, OVERLAP_EFFICIENCY["L2"]),
+        formula="(t-1)/t tokens hidden bytes",
+    )
 
 
 def _times(net: Mapping[Tier, Grid], factor: float) -> Mapping[Tier, Grid]:

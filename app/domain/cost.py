@@ -52,6 +52,7 @@ class Op:
     skew          extra time of the busiest rank over the mean rank (routing), a share of the row's time
     net_backward  how many times as much a collective's backward pass sends
     rounds_backward  exchanges of a collective's backward pass, each like the forward one
+    gathered      share of a collective that brought inputs, which the backward pass brings again where none are kept
     net_in_switch bytes sent one way where the switch reduces (None: the switch cannot help)
     groups        products with weights of their own that one kernel computes (heads, experts touched)
     """
@@ -79,6 +80,7 @@ class Op:
     net_in_switch: Mapping[Tier, Grid] | None = None
     net_backward: float = 1.0
     rounds_backward: float = 1.0
+    gathered: float = 0.0
     hops: Grid = 0.0
     launches: Grid = 1.0
     effort: float = 1.0

@@ -85,11 +85,15 @@ class Layout:
     def expert_data_group(self) -> Group:
         return self._replicas(self.expert_replicas, self.etp * self.ep)
 
-    @property
-    def stage_crosses_nodes(self) -> Grid:
-        """Whether the next pipeline stage lies in another node (1.0) or in the same one (0.0)."""
-        far = np.asarray(self.stage_ranks, dtype=np.float64) * 2 > self.ranks_per_node
-        return far.astype(np.float64) if np.ndim(far) else float(far)
+    def far_hand_overs(self, chunks: int) -> Grid:
+        """Share of a pipeline's hand-overs that leave a node, of stages with so many chunks each.
+
+        One stage after the other fills the nodes; behind the last stage the next chunk begins at the first one again.
+        """
+        nodes = np.ceil(np.asarray(self.devices, dtype=np.float64) / self.ranks_per_node)
+        around = (chunks - 1) * np.minimum(nodes - 1.0, 1.0)
+        far = np.minimum((chunks * (nodes - 1.0) + around) / max(chunks * self.pp - 1, 1), 1.0)
+        return far if np.ndim(far) else float(far)
 
     def _replicas(self, of_stage: Grid, stride: Grid) -> Group:
         """Ranks with the same parameters: those of a stage, and those that hold the stage at the pipeline's other end,

@@ -16,7 +16,7 @@ import numpy as np
 from app.domain.collectives import default_alpha
 from app.domain.cost import TIERS, Array, CostTable, Tier, over_operations
 from app.domain.errors import InvalidInput, MissingFigure
-from app.domain.hardware import HardwareProfile
+from app.domain.hardware import DEFAULT_RANKS_PER_NODE, HardwareProfile
 from app.domain.precision import PRECISIONS
 from app.domain.units import Bytes, BytesPerSecond, FlopPerSecond, Grid, PerSecond, Seconds
 from app.domain.workload import Workload
@@ -68,13 +68,14 @@ class Ceilings:
             raise MissingFigure(self.profile, f"peak {key} throughput", f"{hint}, or another device")
         return rate
 
-    def notes_for(self, workload: Workload) -> list[str]:
-        """The assumptions that matter to a workload: launch overhead in eager mode, links with several devices."""
+    def notes_for(self, workload: Workload, table: CostTable) -> list[str]:
+        """The assumptions that matter to a step: launch overhead in eager mode, links with several devices or nodes."""
         return [
             note
             for note in self.assumptions
             if (workload.launch_mode == "eager" or "launch overhead" not in note)
             and (workload.parallel.devices > 1 or "scale-up" not in note)
+            and ("scale-out" not in note or table.net["scale_out"].any())
         ]
 
     def link_rate(self, tier: Tier) -> BytesPerSecond:
@@ -125,6 +126,14 @@ def ceilings(profile: HardwareProfile, choice: CeilingChoice = "peak") -> Ceilin
         notes.append("No scale-up fabric: devices of one host exchange over PCIe.")
     if profile.scale_out is not None and profile.scale_out.bandwidth is not None:
         links["scale_out"] = profile.scale_out.bandwidth
+    elif profile.pcie_bandwidth is not None and profile.ranks_per_node < DEFAULT_RANKS_PER_NODE:
+        # bridges join pairs of cards, of which a host has more
+        links["scale_out"] = profile.pcie_bandwidth
+        names["scale-out bandwidth"] = "PCIe"
+        notes.append(
+            f"No scale-out link: devices beyond the {profile.ranks_per_node} of a fabric are taken as in one host,"
+            " over PCIe."
+        )
     if profile.pcie_bandwidth is not None:
         links["host"] = profile.pcie_bandwidth
     if profile.launch_overhead is None:

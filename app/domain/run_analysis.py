@@ -263,7 +263,13 @@ def _row(
         gap=split_gap(measured, bound, step.what, known, expected),
         workload=workload,
         detail=bound,
-        assumptions=(*step.assumptions, *layout_notes, *dtype_notes, *roofs.notes_for(workload), *table.assumptions),
+        assumptions=(
+            *step.assumptions,
+            *layout_notes,
+            *dtype_notes,
+            *roofs.notes_for(workload, table),
+            *table.assumptions,
+        ),
         notes=step.notes,
         expected=expected,
     )

@@ -159,7 +159,7 @@ def _hand_over(ctx: StepContext) -> list[Op]:
     if p.pp == 1:
         return []
     size = ctx.tokens * ctx.hidden * ctx.wire / ctx.sequence_shards
-    far = ctx.layout.stage_crosses_nodes
+    far = ctx.layout.far_hand_overs(p.virtual_stages)
     hops = (p.pp * p.virtual_stages - 1) / p.pp  # of the mean stage: the last chunk sends nothing
     return [
         Op(
@@ -376,7 +376,8 @@ def _host_transfers(ctx: StepContext, forward: Sequence[Op]) -> list[Op]:
 
 
 def _gradient_exchange(ctx: StepContext, parameters: StageParameters) -> list[Op]:
-    """Data-parallel traffic of a step (F-6.3): gradients reduced, and with ZeRO-3 parameters gathered twice.
+    """Data-parallel traffic of a step (F-6.3): gradients reduced, with ZeRO-2 and 3 for each micro-batch, and with
+    ZeRO-3 parameters gathered twice for each.
 
     Context parallelism replicates the dense parameters like data parallelism does; experts are replicated less.
     """
@@ -385,7 +386,10 @@ def _gradient_exchange(ctx: StepContext, parameters: StageParameters) -> list[Op
     gradient = min(dtypes.bytes_of("gradients"), ctx.wire)
     weight = min(dtypes.bytes_of("weights"), ctx.wire)
     # a micro-batch passes one of the stages that a device holds
-    gathers = 2.0 * parallel.micro_batches / parallel.stage_copies if parallel.zero_stage == 3 else 1.0
+    passes = float(parallel.micro_batches) / parallel.stage_copies
+    gathers = 2.0 * passes if parallel.zero_stage == 3 else 1.0
+    # who keeps a share of the gradients has nowhere to add up the others': they are reduced for each micro-batch
+    scatters = passes if parallel.zero_stage >= 2 else 1.0
     rows: list[Op] = []
     for what, size, group in (
         ("", parameters.dense, ctx.layout.data_group),
@@ -397,7 +401,9 @@ def _gradient_exchange(ctx: StepContext, parameters: StageParameters) -> list[Op
         if parallel.zero_stage == 0:
             rows += ctx.exchange(f"{what}gradient all-reduce", stage, "all_reduce", size * gradient, group, 1.0)
         else:
-            rows += ctx.exchange(f"{what}gradient reduce-scatter", stage, "reduce_scatter", size * gradient, group, 1.0)
+            rows += ctx.exchange(
+                f"{what}gradient reduce-scatter", stage, "reduce_scatter", size * gradient, group, scatters
+            )
             rows += ctx.exchange(f"{what}parameter all-gather", stage, "all_gather", size * weight, group, gathers)
     return [row.having(direction="backward") for row in rows]
 
@@ -426,8 +432,16 @@ def _assumptions(model: ModelSpec, workload: Workload, layout: Layout) -> tuple[
     if any(isinstance(m, LatentAttention) for _, m in model.attention_groups()):
         absorbed = workload.phase == "decode"
         notes.append(f"Latent attention runs {'absorbed' if absorbed else 'expanded to keys and values'}.")
+    if p.tp > 1 and model.vocab_size:
+        ends = "the embedding table" + (" and of the head's gradients" if workload.phase == "train" else "")
+        notes.append(
+            f"Exchanges of tensor parallelism are those of the layers (F-7.1); sums of {ends} are not counted."
+        )
     if p.pp > 1:
-        notes.append("Rows are those of the mean pipeline stage: embedding, layers and head are spread evenly.")
+        notes.append(
+            "Rows are those of the mean pipeline stage: embedding, layers and head are spread evenly; the update and"
+            " the exchange of gradients are those of the fullest stage."
+        )
     if p.stage_copies > 1:
         notes.append(
             "DualPipe: a device holds two stages, so what lies there whole is held twice and what ZeRO divides is"

@@ -88,7 +88,7 @@ class BoundEstimate:
     def assumptions(self) -> tuple[str, ...]:
         """Every default and simplification that shaped the answer."""
         workload, table, roofs = self.workload, self.bound.table, self.bound.ceilings
-        notes = [*self.notes, *roofs.notes_for(workload), *table.assumptions, *_hop_notes(table, roofs)]
+        notes = [*self.notes, *roofs.notes_for(workload, table), *table.assumptions, *_hop_notes(table, roofs)]
         if runs_in_halves(table, workload):
             notes.append(
                 f"The expected time of a step takes {HIDDEN_DISPATCH:.0%} of the exchange with experts in other nodes "
@@ -387,9 +387,9 @@ def used_roofs(bound: Bound) -> list[dict[str, Any]]:
                     "name": f"{tier.replace('_', '-')} link",
                     "rate": roofs.links[tier],
                     "unit": "B/s",
-                    "basis": roofs.names.get("scale-up bandwidth", "peak") if tier == "scale_up" else "peak",
+                    "basis": (basis := roofs.names.get(f"{tier.replace('_', '-')} bandwidth", "peak")),
                     "figure": "pcie_bandwidth_bytes_per_s"
-                    if tier == "host" or (tier == "scale_up" and roofs.names.get("scale-up bandwidth") == "PCIe")
+                    if tier == "host" or basis == "PCIe"
                     else f"{tier}.bandwidth_bytes_per_s",
                 }
             )

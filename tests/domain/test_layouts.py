@@ -52,7 +52,7 @@ def test_groups_count_the_ranks_that_share_a_node() -> None:
     assert layout.devices == 64
     assert (layout.tensor_group.size, layout.tensor_group.local) == (4, 4)
     assert (layout.data_group.size, layout.data_group.local) == (8, 2)  # two tensor groups of 4 in a node of 8
-    assert layout.stage_crosses_nodes == 1.0  # 32 ranks a stage
+    assert layout.far_hand_overs(1) == 1.0  # 32 ranks a stage
 
 
 def test_experts_regroup_the_ranks_of_a_stage() -> None:
@@ -199,6 +199,51 @@ def test_experts_reduce_their_gradients_over_their_own_replicas_only() -> None:
         table, "expert gradient all-reduce", "scale_out"
     )
     assert sent == pytest.approx(2 * (2 - 1) / 2 * parameters.experts * 2)
+
+
+def test_weight_gradients_gather_a_sequence_parallel_input_once_more() -> None:
+    # there 2 x 7/8 of the array for each half of a layer, back the same and 7/8 again: nothing whole was kept
+    _, plain = step(LLAMA_70B, tp=8)
+    _, split = step(LLAMA_70B, tp=8, sequence_parallel=True)
+    array = 4096 * 8192 * 2
+    assert bytes_on(plain, "", "scale_up") == 80 * 2 * 2 * 1.75 * array
+    assert bytes_on(split, "", "scale_up") == 80 * 2 * (2 * 1.75 + 0.875) * array
+    # routed experts keep their copies: of a layer without shared ones only attention gathers
+    _, experts = step(MIXTRAL, tp=2, sequence_parallel=True)
+    assert bytes_on(experts, "moe input", "scale_up") == 0 < bytes_on(experts, "attention input", "scale_up")
+
+
+def test_sharded_gradients_are_reduced_for_each_micro_batch() -> None:
+    # F-6.3: 8.03e9 parameters over 8 ranks; stage 1 adds up where it is, stage 3 gathers for both passes as well
+    array = 7 / 8 * 8_030_261_248 * 2
+    for stage, arrays in ((0, 2), (1, 1 + 1), (2, 4 + 1), (3, 4 + 8)):
+        _, table = step(LLAMA_8B, dp=8, zero_stage=stage, micro_batches=4)
+        assert bytes_on(table, "", "scale_up") == pytest.approx(arrays * array), stage
+
+
+def test_ranks_that_divide_an_expert_need_each_token_once() -> None:
+    # Mixtral, two of eight experts: 4 ranks hold 2 experts each, of which a token reaches 1.571 ranks, by halves
+    _, table = step(MIXTRAL, dp=8, ep=4, etp=2)
+    reached = 4 * (1 - 6 * 5 / (8 * 7))
+    tokens = 8 * 4096 * reached / 4
+    for name in ("expert tensor gather", "expert tensor scatter"):
+        assert bytes_on(table, name, "scale_up") == pytest.approx(32 * 2 * tokens / 2 * 4096 * 2)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "hand_overs", "far"),
+    [
+        ({"tp": 8, "pp": 4}, 3, 3),  # a node each
+        ({"tp": 4, "pp": 4}, 3, 1),  # two stages in a node
+        ({"tp": 2, "pp": 4}, 3, 0),
+        ({"tp": 4, "pp": 4, "virtual_stages": 2}, 7, 3),  # and once from the last stage back to the first
+    ],
+)
+def test_hand_overs_cross_where_a_node_ends(parallel, hand_overs, far) -> None:  # type: ignore[no-untyped-def]
+    _, table = step(LLAMA_8B, "prefill", micro_batches=4, **parallel)
+    array = 4096 * 4096 * 2
+    for tier, number in (("scale_up", hand_overs - far), ("scale_out", far)):
+        assert bytes_on(table, "stage hand-over", tier) == pytest.approx(number / 4 * 4 * array)
 
 
 # ---- the pipeline ----

@@ -200,12 +200,14 @@ class StepContext:
             )
         ]
 
-    def all_reduce(self, name: str, stage: str, count: float) -> Op:
+    def all_reduce(self, name: str, stage: str, count: Grid, *, gathers: bool = True) -> Op:
         """Sum of a hidden-size activation over the tensor-parallel group (F-7.1), or nothing on one device.
 
-        With sequence parallelism it is a reduce-scatter and an all-gather, which send the same bytes.
+        With sequence parallelism it is a reduce-scatter and an all-gather, which send the same bytes; the gather brings
+        what the next products read, unless `gathers` says that what they read is kept.
         """
         shared, net, in_switch, hops = self._hidden_sum
+        split = self.workload.parallel.sequence_parallel
         return Op(
             name=name,
             stage=stage,
@@ -214,6 +216,8 @@ class StepContext:
             net=net,
             net_in_switch=in_switch,
             hops=hops,
+            launches=2.0 if split else 1.0,
+            gathered=0.5 if split and gathers else 0.0,
             formula="2 (t-1)/t tokens hidden bytes",
         )
 

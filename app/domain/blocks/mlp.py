@@ -76,6 +76,7 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
         )
 
     there, back = _exchange_with_experts(ctx, moe, own * kept, h, count)
+    once = _once_to_a_rank(ctx, moe)
     rows = [
         ctx.gemm(
             "router",
@@ -124,7 +125,7 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
             "expert tensor gather",
             "moe",
             "all_gather",
-            0.0 if layout.folded else copies * h * ctx.wire,
+            0.0 if layout.folded else copies * once * h * ctx.wire,
             layout.expert_tensor_group,
             0.0 if layout.folded else count,
         ),
@@ -150,7 +151,7 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
             "expert tensor scatter",
             "moe",
             "reduce_scatter",
-            0.0 if layout.folded else copies * h * ctx.wire,
+            0.0 if layout.folded else copies * once * h * ctx.wire,
             layout.expert_tensor_group,
             0.0 if layout.folded else count,
         ),
@@ -182,7 +183,9 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
         if intermediate:
             rows += _matrices(ctx, "moe", prefix, t, intermediate / ctx.tp, moe.gated, count)
     if layout.folded or moe.shared_intermediate or moe.dense_intermediate:
-        rows.append(ctx.all_reduce("moe all-reduce", "moe", count))
+        # routed experts keep the copies that they got; only products of every token read what was gathered
+        dense = bool(moe.shared_intermediate or moe.dense_intermediate)
+        rows.append(ctx.all_reduce("moe all-reduce", "moe", count, gathers=dense))
     elif not ctx.workload.parallel.sequence_parallel:
         # combined tokens lie on the rank that sent them: the tensor group gathers them again
         size = t * ctx.hidden * ctx.wire
@@ -230,6 +233,14 @@ def sent_copies(ctx: StepContext, moe: MoeMlp) -> tuple[Grid, Grid]:
     # straight to each rank, or to each expert: places in the other nodes are as likely as those in the own one
     places = to_ranks if dispatch.scheme == "deduplicated" else float(moe.top_k)
     return places * (local - 1.0) / size, places * (size - local) / size
+
+
+def _once_to_a_rank(ctx: StepContext, moe: MoeMlp) -> Grid:
+    """Tokens that reach an expert-parallel rank over the copies that its experts work on: ranks that divide its experts
+    between them need each token once, unless every copy is sent apart."""
+    if ctx.workload.dispatch.scheme == "all_to_all":
+        return 1.0
+    return np.minimum(expected_destinations(ctx.layout.expert_group.size, moe.experts, moe.top_k) / moe.top_k, 1.0)
 
 
 def dispatched_bytes(ctx: StepContext) -> Bytes:

@@ -192,7 +192,7 @@ COMMUNICATION_LEVERS: tuple[Lever, ...] = (
         "Sequence parallelism beside tensor parallelism",
         "communication",
         "Norms and the residual stream are divided over the tensor group; links carry what a ring carries, so that a"
-        " reducing switch no longer helps (F-6.5, F-7.1).",
+        " reducing switch no longer helps, and weight gradients gather their inputs again (F-6.5, F-7.1).",
         first_of(only_in("train", "prefill"), needs_words, _TENSOR, _no_sequence_parallelism),
         change=_layout(sequence_parallel=True),
         memory_lever="shard",
@@ -232,8 +232,8 @@ COMMUNICATION_LEVERS: tuple[Lever, ...] = (
         "ZeRO or FSDP sharding of state",
         "communication",
         "Optimizer state, gradients and parameters are kept by one replica each, by stage (F-6.2). It saves memory:"
-        " stages 1 and 2 send what stage 0 does, stage 3 gathers parameters for both passes of every micro-batch"
-        " (F-6.3).",
+        " stage 1 sends what stage 0 does, from stage 2 on gradients are reduced for every micro-batch, and stage 3"
+        " gathers parameters for both passes of each (F-6.3).",
         first_of(only_in("train"), needs_more_than_one("dp", "replicas"), _keeps_all_state),
         change=lambda s, p: s.with_parallel(zero_stage=int(p["stage"])),
         memory_lever="shard",

@@ -55,7 +55,7 @@ def is_tensor_exchange(op: Op) -> bool:
     """Collectives that wait between the halves of a layer, because tensor parallelism split its products."""
     if op.kind != "collective" or op.stage in ("data parallel", "pipeline"):
         return False
-    return op.base.endswith(("all-reduce", "moe all-gather"))
+    return op.base.endswith(("all-reduce", "moe all-gather", "input all-gather"))
 
 
 # ---- what happens to them -------------------------------------------------------------------------------------------
