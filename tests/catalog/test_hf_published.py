@@ -60,10 +60,13 @@ def test_the_third_minicpm_has_latent_attention_and_a_tied_head() -> None:
     config = {
         "model_type": "minicpm3", "hidden_size": 2560, "intermediate_size": 6400, "num_hidden_layers": 62,
         "num_attention_heads": 40, "q_lora_rank": 768, "kv_lora_rank": 256, "qk_nope_head_dim": 64,
-        "qk_rope_head_dim": 32, "v_head_dim": 64, "vocab_size": 73448,
+        "qk_rope_head_dim": 32, "vocab_size": 73448,
     }  # fmt: skip
-    model = model_from_hf_config(config, name="MiniCPM3-4B").model
+    found = model_from_hf_config(config, name="MiniCPM3-4B")  # the file leaves the width of a value out
+    model = found.model
     assert isinstance(model.layers[0].mixer, LatentAttention)
+    assert model.layers[0].mixer.v_head_dim == 64
+    assert sum("tie_word_embeddings" in note for note in found.assumptions) == 1
     assert count_parameters(model).total == pytest.approx(4.07e9, rel=0.005)
 
 

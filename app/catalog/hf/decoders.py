@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from app.catalog.hf import experts as moe
@@ -197,15 +197,19 @@ def bias_of_attention(default: bool = False, o: bool = True) -> dict[str, Any]:
 # -- families with reading of their own -------------------------------------------------------------------------------
 
 
-def deepseek(config: Config) -> Draft:
-    """DeepSeek-V2, V3, V3.2, Kimi K2, GLM-5: latent attention, experts after the first layers."""
+def deepseek(config: Config, value_width: int | None = None, tied: bool = False) -> Draft:
+    """DeepSeek-V2, V3, V3.2, Kimi K2, GLM-5: latent attention, experts after the first layers.
+
+    `value_width` is that of a family that derives it; elsewhere `v_head_dim` has to be there. `tied` is its default.
+    """
     heads, count = config.heads(), config.layers()
     if config.flag_or("attention_bias", False, quiet=True):
         raise config.fail("attention_bias", "is true: biases of latent attention are not known here")
     latent = {
         name: config.needed(name, "a dimension of latent attention")
-        for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")
     }
+    latent["v_head_dim"] = value_width or config.needed("v_head_dim", "a dimension of latent attention")
     query_rank = config.integer("q_lora_rank")
     attention: dict[str, Any] = {"mixer": "mla", "heads": heads, "mla": {"q_lora_rank": query_rank, **latent}}
     chooser: dict[str, Any] = {}
@@ -220,7 +224,8 @@ def deepseek(config: Config) -> Draft:
             router=_deepseek_router(config),
             router_bias=lambda c: c.text("topk_method") == "noaux_tc",
             mask=moe.after_first,
-        )
+        ),
+        tied=tied,
     )
     mlps = family.mlps(config, count) if config.has("n_routed_experts") else Decoder().mlps(config, count)
     indexed = _indexed_layers(config, count) if chooser else [False] * count
@@ -241,7 +246,9 @@ def deepseek(config: Config) -> Draft:
 def minicpm(config: Config) -> Draft:
     """MiniCPM: a Llama with a tied head; the third generation has latent attention."""
     if config.has("kv_lora_rank"):
-        return replace(deepseek(config), tied=read_tied(config, True))
+        # its files leave out the width of a value: the class divides the hidden size over the heads
+        wide = config.integer_or("v_head_dim", config.hidden() // config.heads(), "the hidden size over the heads")
+        return deepseek(config, wide, tied=True)
     return Decoder(**bias_of_attention(), tied=True)(config)
 
 
