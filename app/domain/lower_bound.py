@@ -19,7 +19,6 @@ from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.hardware import DEFAULT_RANKS_PER_NODE, HardwareProfile
 from app.domain.precision import PRECISIONS
 from app.domain.units import Bytes, BytesPerSecond, FlopPerSecond, Grid, PerSecond, Seconds
-from app.domain.workload import Workload
 
 CeilingChoice: TypeAlias = Literal["peak", "achievable"]
 RESOURCES: tuple[str, ...] = ("compute", "hbm", "net", "launch", "sync", "imbalance")
@@ -30,6 +29,14 @@ UNKNOWN_CACHE: Bytes = 32 * 2.0**20
 
 LEAST_LAUNCH: Seconds = 1.6e-6
 """Launch cost taken where a profile states none: the smallest queued-kernel cost in the catalogue (NVIDIA H200)."""
+
+
+_LINK_FIGURES: Mapping[Tier, str] = {
+    "scale_up": "scale_up.bandwidth_bytes_per_s or pcie_bandwidth_bytes_per_s, or ask for one device",
+    "scale_out": "scale_out.bandwidth_bytes_per_s, or a layout within one node",
+    "host": "pcie_bandwidth_bytes_per_s, or leave nothing on the host",
+}
+"""What a profile needs for each tier of links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +75,30 @@ class Ceilings:
             raise MissingFigure(self.profile, f"peak {key} throughput", f"{hint}, or another device")
         return rate
 
-    def notes_for(self, workload: Workload, table: CostTable) -> list[str]:
-        """The assumptions that matter to a step: launch overhead in eager mode, links with several devices or nodes."""
+    def notes_for(self, table: CostTable, *, eager: bool) -> list[str]:
+        """The assumptions that matter to a table: precisions that it multiplies in, exponentials, links, launches."""
+        used = {"fp32" if op.pipe == "vector" else PRECISIONS[op.dtype].peak for op in table.ops if op.pipe != "none"}
+        idle = tuple(
+            f"{start}{key}:" for key in self.flop if key not in used for start in ("No measured ceiling for ", "")
+        )
+        linked = table.devices > 1 or any(np.any(sent > 0) for sent in table.net.values())
         return [
             note
             for note in self.assumptions
-            if (workload.launch_mode == "eager" or "launch overhead" not in note)
-            and (workload.parallel.devices > 1 or "scale-up" not in note)
-            and ("scale-out" not in note or table.net["scale_out"].any())
+            if not note.startswith(idle)
+            and (eager or "launch overhead" not in note)
+            and (linked or "scale-up" not in note)
+            and ("scale-out" not in note or np.any(table.net["scale_out"] > 0))
+            and (np.any(table["exponentials"] > 0) or "xponentials" not in note)
+            and ("fp32" in used or not note.startswith("No fp32 rate"))
         ]
 
     def link_rate(self, tier: Tier) -> BytesPerSecond:
         rate = self.links.get(tier)
         if rate is None:
-            raise MissingFigure(self.profile, f"{tier.replace('_', '-')} link bandwidth", "give the profile a link")
+            raise MissingFigure(
+                self.profile, f"{tier.replace('_', '-')} link bandwidth", f"give it {_LINK_FIGURES[tier]}"
+            )
         return rate
 
 
@@ -138,10 +155,17 @@ def ceilings(profile: HardwareProfile, choice: CeilingChoice = "peak") -> Ceilin
         links["host"] = profile.pcie_bandwidth
     if profile.launch_overhead is None:
         notes.append(f"No launch overhead in the profile: {LEAST_LAUNCH * 1e6:g} us a kernel is assumed in eager mode.")
-    if profile.peak_exponentials is not None:
+    domain = None if profile.scale_up is None else profile.scale_up.domain_size
+    if domain is None or domain <= 1:
+        notes.append(f"No scale-up domain in the profile: {profile.ranks_per_node} devices of one host are assumed.")
+    if profile.peak_exponentials is None:
+        notes.append("No rate of exponentials in the profile: they hold no attention or activation back.")
+    else:
         notes.append(
             "Exponentials run on the special-function unit; a kernel that emulates some of them could be faster."
         )
+    if "fp32" not in profile.peak:
+        notes.append("No fp32 rate in the profile: work outside the products takes no time to compute.")
     if profile.cache_capacity is None:
         notes.append(f"No cache size in the profile: {UNKNOWN_CACHE / 2**20:g} MiB is assumed.")
     return Ceilings(

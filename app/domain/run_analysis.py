@@ -267,7 +267,7 @@ def _row(
             *step.assumptions,
             *layout_notes,
             *dtype_notes,
-            *roofs.notes_for(workload, table),
+            *roofs.notes_for(table, eager=workload.launch_mode == "eager"),
             *table.assumptions,
         ),
         notes=step.notes,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from app.catalog.calibration import load_calibration
-from app.domain.calibration import HIDDEN_DISPATCH, HIDDEN_EXCHANGE, runs_in_halves, step_class
+from app.domain.calibration import HIDDEN_DISPATCH, HIDDEN_EXCHANGE, UNKNOWN_UNITS, runs_in_halves, step_class
 from app.domain.collectives import COLLECTIVES
 from app.domain.cost import TIERS, CostTable, over_operations
 from app.domain.errors import InvalidInput, MissingFigure
@@ -88,7 +88,12 @@ class BoundEstimate:
     def assumptions(self) -> tuple[str, ...]:
         """Every default and simplification that shaped the answer."""
         workload, table, roofs = self.workload, self.bound.table, self.bound.ceilings
-        notes = [*self.notes, *roofs.notes_for(workload, table), *table.assumptions, *_hop_notes(table, roofs)]
+        notes = [
+            *self.notes,
+            *roofs.notes_for(table, eager=workload.launch_mode == "eager"),
+            *table.assumptions,
+            *_hop_notes(table, roofs),
+        ]
         if runs_in_halves(table, workload):
             notes.append(
                 f"The expected time of a step takes {HIDDEN_DISPATCH:.0%} of the exchange with experts in other nodes "
@@ -105,6 +110,8 @@ class BoundEstimate:
             notes.append("The step's weights, cache and state fit the last-level cache together: none crosses HBM.")
         if self.hardware.memory_capacity is None:
             notes.append("The profile states no memory capacity: whether the step fits is not known.")
+        if roofs.units is None:
+            notes.append(f"No compute units in the profile: the expected time takes {UNKNOWN_UNITS:g}.")
         return tuple(notes)
 
     @cached_property
@@ -321,6 +328,7 @@ def op_on(hardware: HardwareProfile, request: OpRequest, notes: tuple[str, ...] 
             *defaults,
             *inner,
             *notes,
+            *(note for note in roofs.notes_for(table, eager=False) if "cache size" not in note),
             *_hop_notes(table, roofs),
             "Operands are read from HBM once and results written once.",
         ),
@@ -429,6 +437,10 @@ def sources_of(hardware: HardwareProfile, bound: Bound) -> list[dict[str, Any]]:
         if roof["basis"] not in ("peak", "PCIe"):
             figure = _MEASURED.get(figure, figure.replace("peak.", "achievable."))
         rows.append(cited_figure(hardware, figure, roof["rate"], roof["unit"]))
+    if "fp32" in bound.ceilings.flop and any(op.pipe == "vector" for op in bound.table.ops):
+        group = "peak" if bound.ceilings.names["fp32"] == "peak" else "achievable"
+        rate = bound.ceilings.flop["fp32"]
+        rows.append(cited_figure(hardware, f"{group}.flop_per_s.fp32", rate, "FLOP/s"))
     if float(bound.terms["launch"]) > 0 and hardware.launch_overhead is not None:
         rows.append(cited_figure(hardware, "launch_overhead_s", hardware.launch_overhead, "s"))
     return rows
