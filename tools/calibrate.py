@@ -51,12 +51,13 @@ FILE = Path(__file__).resolve().parent.parent / "app" / "catalog" / "data" / "ca
 ACTIVE: dict[str, tuple[str, ...]] = {
     "gemm": ("floor", "compute", "memory", "wave", "depth"),
     "gemm grouped": ("floor", "compute", "memory", "wave", "depth"),
-    "attention": ("floor", "compute", "memory", "exponent", "depth"),
-    "attention backward": ("floor", "compute", "memory", "exponent", "depth"),
+    "gemm experts": ("floor", "compute", "memory", "wave", "depth"),
+    "attention": ("floor", "compute", "memory", "exponent", "wave", "depth"),
+    "attention backward": ("floor", "compute", "memory", "exponent", "wave", "depth"),
     "attention decode": ("floor", "memory", "block"),
     "attention latent": ("floor", "compute", "memory"),
     "elementwise": ("floor", "memory"),
-    "collective": ("floor", "link", "ramp"),
+    "collective": ("floor", "link", "ramp", "turn"),
 }
 """What is fitted for each kind, in the order in which kinds are fitted: later ones hold the earlier ones fixed."""
 
@@ -70,6 +71,7 @@ START: dict[str, float] = {
     "link": 0.75,
     "ramp": 1e6,
     "block": 1e-6,
+    "turn": 1e-6,
 }
 MOST: dict[str, float] = {"compute": 1.0, "memory": 1.0, "exponent": 8.0, "link": 1.0, "wave": 1.2}
 MOST_DEPTH = 1024.0
@@ -129,6 +131,7 @@ class Stack:
                     "bytes",
                     "wire",
                     "starts",
+                    "turns",
                     "link_rate",
                     "utilisation",
                     "length",
@@ -268,6 +271,7 @@ ORDER = (
     "attention decode",
     "attention latent",
     "gemm grouped",
+    "gemm experts",
 )
 
 

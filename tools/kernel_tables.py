@@ -43,9 +43,23 @@ PRECISIONS = {
     "nvfp4": "nvfp4",
     "int8_wo": None,
 }
-TABLES = ("gemm_perf", "context_attention_perf", "generation_attention_perf", "moe_perf")
-KEPT = 10
-"""Rows of each device, engine, table and precision."""
+KEPT: dict[str, int] = {
+    "gemm_perf": 10,
+    "context_attention_perf": 10,
+    "generation_attention_perf": 10,
+    "moe_perf": 10,
+    "encoder_attention_perf": 8,
+    "context_mla_perf": 6,
+    "generation_mla_perf": 8,
+    "mla_bmm_perf": 6,
+    "nccl_perf": 8,
+}
+"""Rows of each device, engine and precision (or collective), by table."""
+LATENT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "q_lora_rank": 1536}
+COLLECTIVES = {"all_gather": "all_gather", "alltoall": "all_to_all", "reduce_scatter": "reduce_scatter"}
+COLLECTIVES["all_reduce"] = "all_reduce"
+REDUCING_SWITCH = ("h100_sxm", "b200_sxm", "gb200")
+FULL_NODE = {"gb200": 72}
 UNGATED = {(512, 22), (128, 6)}
 """Experts and choices of models whose experts have two matrices instead of three: the tables do not say which."""
 READS_KEYS_ONLY = ("trtllm/1.0.0/generation", "trtllm/1.2.0", "trtllm/1.3.0rc10/generation")
@@ -61,7 +75,7 @@ def tables(wheel: Path) -> Iterator[tuple[str, str, str, list[dict[str, Any]]]]:
         newest: dict[tuple[str, str, str], str] = {}
         for name in sorted(archive.namelist()):
             match = re.search(r"systems/data/(\w+)/\w+/(\w+)/([^/]+)/(\w+)\.parquet$", name)
-            if match and match[1] in DEVICES and match[4] in TABLES and not any(bad in name for bad in READS_KEYS_ONLY):
+            if match and match[1] in DEVICES and match[4] in KEPT and not any(bad in name for bad in READS_KEYS_ONLY):
                 newest[match[1], match[2], match[4]] = name
         for (device, engine, table), name in sorted(newest.items()):
             version = name.split("/")[-2]
@@ -69,8 +83,47 @@ def tables(wheel: Path) -> Iterator[tuple[str, str, str, list[dict[str, Any]]]]:
             yield device, f"{engine} {version}", table, rows
 
 
-def question(table: str, row: dict[str, Any]) -> tuple[str, str, dict[str, Any]] | None:
+def other_question(device: str, table: str, row: dict[str, Any]) -> tuple[str, str, dict[str, Any]] | None:
+    """The same for tables of attention over latents and without a mask, of batched products and of collectives."""
+    if table == "nccl_perf":
+        # sizes are counted in elements; smaller ones take the same time as the smallest of these
+        kind = COLLECTIVES.get(row["op_name"])
+        if kind is None or row["nccl_dtype"] != "half" or row["message_size"] < 2**13:
+            return None
+        nodes = FULL_NODE.get(device, 8)
+        sizes = {"size": 2 * row["message_size"], "ranks": row["num_gpus"], "ranks_per_node": nodes}
+        return "collective", kind, {"op": "collective", "kind": kind, **sizes, "in_switch": device in REDUCING_SWITCH}
+    if table == "mla_bmm_perf":
+        dtype = PRECISIONS.get(row["bmm_dtype"])
+        if dtype is None:
+            return None
+        n, k = (512, 128) if row["op_name"] == "mla_gen_pre" else (128, 512)
+        sides = {"m": row["num_tokens"], "n": n, "k": k}
+        return "gemm, batched", row["bmm_dtype"], {"op": "gemm", **sides, "dtype": dtype, "batch": row["num_heads"]}
+    attention = {"op": "attention", "batch": row["batch_size"], "seq_q": row["isl"], "seq_kv": row["isl"]}
+    heads = {"heads": row["num_heads"], "kv_heads": row["num_heads"]}
+    if table == "encoder_attention_perf":
+        width = {"head_dim": row["head_dim"], "causal": False, "dtype": PRECISIONS[row["attn_dtype"]]}
+        return ("attention, encoder", row["attn_dtype"], {**attention, **heads, **width}) if row["isl"] >= 64 else None
+    if row["mla_dtype"] != "bfloat16":
+        return None
+    if table == "context_mla_perf":
+        if row["step"] or row["isl"] < 128:
+            return None
+        width = {"head_dim": 192, "v_head_dim": 128, "dtype": "bf16"}
+        return "attention, prefill of latents", row["kv_cache_dtype"], {**attention, **heads, **width}
+    if row["step"] < 127:
+        return None
+    layer = {"layer": "latent attention", "tokens": row["batch_size"], "context_len": row["step"]}
+    dtypes = {"dtypes": {"kv": PRECISIONS[row["kv_cache_dtype"]]}}
+    dims = {"dims": {"heads": row["num_heads"], **LATENT}}
+    return "attention, decode latent", row["kv_cache_dtype"], {**layer, **dims, **dtypes}
+
+
+def question(device: str, table: str, row: dict[str, Any]) -> tuple[str, str, dict[str, Any]] | None:
     """Kind, precision and question of a row, or None where it is none of ours."""
+    if table not in ("gemm_perf", "context_attention_perf", "generation_attention_perf", "moe_perf"):
+        return other_question(device, table, row)
     if table == "gemm_perf":
         dtype = PRECISIONS.get(row["gemm_dtype"])
         if dtype is None or min(row["n"], row["k"]) < 256:
@@ -134,12 +187,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for device, engine, table, rows in tables(options.wheel):
         groups: dict[str, list[tuple[float, str, dict[str, Any]]]] = {}
         for row in rows:
-            found = question(table, row)
+            found = question(device, table, row)
             if found is not None and row["latency"] > 0:
                 groups.setdefault(found[1], []).append((row["latency"] * 1e-3, found[0], found[2]))
         for precision, members in sorted(groups.items()):
             members.sort(key=lambda item: (item[0], json.dumps(item[2])))
-            ranks = [int((i + 0.5) * len(members) / KEPT) for i in range(min(KEPT, len(members)))]
+            kept = KEPT[table]
+            ranks = [int((i + 0.5) * len(members) / kept) for i in range(min(kept, len(members)))]
             for rank in ranks:
                 seconds, kind, asked = members[rank]
                 name = f"table-{device}-{engine.replace(' ', '-')}-{table.removesuffix('_perf')}-{precision}-{rank}"

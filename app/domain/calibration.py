@@ -3,17 +3,20 @@
 Every kernel follows one form with few parameters, after how kernels behave rather than after single rows:
 
     t = floor + block S + ((C^3 + M^3)^(1/3)) + N
-    C = F / (compute P u^wave) (1 + depth / L) + X / (exponent P_X)     products and exponentials
+    C = (F / (compute P) + X / (exponent P_X)) u^-wave (1 + depth / L)   products and exponentials
     M = B / (memory BW)                                                  bytes
-    N = T / link + sqrt(T ramp / BW_near) / link + hops a                T = W / BW_net, messages between nodes
+    N = T / link + sqrt(T ramp / BW_near) / link + turns b + hops a      T = W / BW_net, messages
 
 `floor` is the least time of one kernel (launch, prologue, first bytes, or the latency of a collective), `u` the share
-of the last wave of tiles that is busy (F-11.3), `L` the length of the inner loop (the inner dimension of a product, the
-keys of a query) with `depth` its prologue; an `exponent` above one says that exponentials hide behind products. `S`
-counts waves of (sequence, KV head) pairs in a decode, each with a cost of its own however short its context. `hops` are
-messages between nodes that follow one another, and `a` what each takes to start (F-10.3: judgement by the fabric's
-name, not fitted). A power mean joins products and bytes: near the ridge both cost. A whole step is the sum of its
-kernels times a residual factor; a step issued by the host one kernel at a time also waits for the host.
+of the last wave of tiles that is busy (F-11.3), `L` the length of the inner loop (the inner dimension of a product,
+the keys of a query) with `depth` its prologue; an `exponent` above one says that exponentials hide behind products.
+`S` counts waves of (sequence, KV head) pairs in a decode, each with a cost of its own however short its context. Under
+a causal mask the last tiles of queries are the longest, which `u` counts too, and `L` is the keys of the mean query
+over how much more the last one sees: without a mask all tiles are alike, and none is worked in vain. `turns` are
+messages inside a node that follow one another, and `b` what each takes; `hops` those between nodes, and `a` what each
+takes to start (F-10.3: judgement by the fabric's name, not fitted). A power mean joins products and bytes: near the
+ridge both cost. A whole step is the sum of its kernels times a residual factor; a step issued by the host one kernel
+at a time also waits for the host.
 
 Parameters come from a file that a tool writes; this module evaluates them. Where no measurement speaks about a device
 family or a precision, the parent class does (all families together), with a spread that was found by leaving families
@@ -45,6 +48,7 @@ PARAMETERS: tuple[str, ...] = (
     "link",
     "ramp",
     "block",
+    "turn",
 )
 """Parameters of a kernel fit, in the order of a column: seconds, shares of a roof, powers, elements, bytes."""
 
@@ -58,6 +62,7 @@ NEUTRAL: Mapping[str, float] = {
     "link": 1.0,
     "ramp": 0.0,
     "block": 0.0,
+    "turn": 0.0,
 }
 
 TILE = 128
@@ -77,6 +82,10 @@ WIDEST_HEAD = 256.0
 
 FEW_KEYS = 16.0
 """Keys of a query below which attention is one of few queries, however little there is to read."""
+
+LAST_TILES = 1.35
+"""Waves of mean tiles for which a device waits for the longest tiles of a causal mask, over how much more the last
+query sees than the mean one. Measured on H200 (cuDNN, with and without a mask, 1 to 31 waves)."""
 
 UNKNOWN_UNITS = 100
 """Compute units taken where a profile states none; wave quantisation is then a rough guess."""
@@ -190,9 +199,9 @@ class KernelFeatures:
     """What a fit is evaluated on, one value an operation: seconds at full rate, and shapes.
 
     `products`, `exponentials`, `bytes` and `wire` are seconds of one execution at the roofs, `starts` those that its
-    messages to other nodes take to start, one after another; `utilisation` the busy share of the last wave, `length`
-    the inner loop's elements, `launches` kernels, `waves` those of a decode, `link_rate` the bytes per second
-    inside the node, which `ramp` is held against.
+    messages to other nodes take to start, one after another, `turns` how many there are inside its node; `utilisation`
+    the busy share of the last wave, `length` the inner loop's elements, `launches` kernels, `waves` those of a decode,
+    `link_rate` the bytes per second inside the node, which `ramp` is held against.
     """
 
     keys: tuple[str, ...]
@@ -201,6 +210,7 @@ class KernelFeatures:
     bytes: Array
     wire: Array
     starts: Array
+    turns: Array
     link_rate: Array
     utilisation: Array
     length: Array
@@ -223,9 +233,18 @@ def kernel_features(bound: Bound) -> KernelFeatures:
     busy: list[float] = []
     length: list[float] = []
     waves: list[float] = []
+    turns: list[float] = []
     for op, *cells in zip(table.ops, *(table[name].tolist() for name in names), strict=True):
         key, share, depth, exponential_time, pairs = _row_features(
-            op.kind, op.direction, op.dtype, roofs.family, *cells, rate, units
+            op.kind,
+            op.direction,
+            op.dtype,
+            roofs.family,
+            *cells,
+            float(op.longest),
+            "gemm experts" if op.stage == "moe" else "gemm grouped" if op.base == "grouped gemm" else "gemm",
+            rate,
+            units,
         )
         keys.append(key)
         products.append(cells[0] / roofs.flop_rate(op.dtype) if op.pipe == "tensor" else 0.0)
@@ -233,6 +252,7 @@ def kernel_features(bound: Bound) -> KernelFeatures:
         busy.append(share)
         length.append(depth)
         waves.append(pairs / units)
+        turns.append(float(op.turns))
     return KernelFeatures(
         keys=tuple(keys),
         products=np.array(products),
@@ -240,6 +260,7 @@ def kernel_features(bound: Bound) -> KernelFeatures:
         bytes=bound.op_hbm,
         wire=bound.op_net,
         starts=table["hops"] * roofs.far_start,
+        turns=np.array(turns),
         link_rate=np.full(len(keys), roofs.links.get("scale_up") or roofs.links.get("scale_out") or 1.0),
         utilisation=np.array(busy),
         length=np.array(length),
@@ -260,6 +281,8 @@ def _row_features(
     written: float,
     cached: float,
     groups: float,
+    longest: float,
+    many: str,
     rate: float,
     units: float,
 ) -> tuple[str, float, float, float, float]:
@@ -270,10 +293,13 @@ def _row_features(
         m, n, depth = _product_shape(executed, read, written, item, max(groups, 1.0))
         share = _busy_share(m, n, depth, max(groups, 1.0), units)
         if groups > 1.5:
-            kind = "gemm grouped"
+            # an engine's experts, a library's products of unequal sides, or a batch of equal ones like a large product
+            kind = many
     elif op_kind == "attention" and exponentials > 0:
         exponential_time = exponentials / rate if rate else 0.0
-        kind, share, depth, pairs = _attention(kind, executed, exponentials, read, written, cached, item, units)
+        kind, share, depth, pairs = _attention(
+            kind, executed, exponentials, read, written, cached, longest, item, units
+        )
     return _key(kind, dtype, family), share, depth, exponential_time, pairs
 
 
@@ -284,6 +310,7 @@ def _attention(
     read: float,
     written: float,
     cached: float,
+    longest: float,
     item: float,
     units: float,
 ) -> tuple[str, float, float, float]:
@@ -303,15 +330,18 @@ def _attention(
         if executed > LATENT_INTENSITY * seen and width > WIDEST_HEAD:
             return "attention latent", 1.0, math.inf, 0.0
         return "attention decode", 1.0, math.inf, max(seen - written, 0.0) / (item * 2.0 * width * keys)
-    tiles = math.ceil(queries / TILE)
-    return kind, tiles / (math.ceil(tiles / units) * units), keys, 0.0
+    waves = math.ceil(queries / TILE) / units
+    uneven = max(longest / keys - 1.0, 0.0)
+    # whole waves where tiles are alike, else the wait for the longest ones; a single wave takes as long as its longest
+    taken = waves + (math.ceil(waves) - waves) * max(1.0 - uneven, 0.0) + LAST_TILES * uneven
+    return kind, waves / max(taken, 1.0 + uneven), keys / uneven if uneven else math.inf, 0.0
 
 
 def kernel_seconds(features: KernelFeatures, parameters: Array) -> Array:
     """Seconds of one execution of each row. `parameters` has one column a row of PARAMETERS."""
-    floor, compute, memory, exponent, wave, depth, link, ramp, block = parameters
-    products = features.products / (compute * features.utilisation**wave) * (1.0 + depth / features.length)
-    products = products + features.exponentials / exponent
+    floor, compute, memory, exponent, wave, depth, link, ramp, block, turn = parameters
+    products = features.products / compute + features.exponentials / exponent
+    products = products / features.utilisation**wave * (1.0 + depth / features.length)
     moved = features.bytes / memory
     busy = np.cbrt(products * products * products + moved * moved * moved)
     busy = busy + floor * features.launches + block * features.waves
@@ -319,7 +349,7 @@ def kernel_seconds(features: KernelFeatures, parameters: Array) -> Array:
         return np.asarray(busy)
     wire = features.wire / link
     wire = wire + np.sqrt(wire * ramp / (link * features.link_rate))
-    return np.asarray(busy + wire + features.starts)
+    return np.asarray(busy + wire + turn * features.turns + features.starts)
 
 
 def parameters_of(calibration: Calibration, keys: tuple[str, ...]) -> tuple[Array, tuple[tuple[Fit, int], ...]]:

@@ -98,6 +98,21 @@ def far_hops(kind: str, ranks: Grid, ranks_per_node: Grid) -> Grid:
     return _plain(depth * (2.0 if kind == "all_reduce" else 1.0))
 
 
+def near_turns(kind: str, ranks: Grid, ranks_per_node: Grid) -> Grid:
+    """Messages inside a node that follow one another where little is sent (F-10.2).
+
+    A ring passes n-1, and an all-reduce passes them twice or goes up and down a tree, of which each level takes two:
+    one that adds and one that hands on. In an all-to-all every pair sends at once.
+    """
+    local = np.minimum(ranks, np.maximum(ranks_per_node, 1.0))
+    if kind in ("all_to_all", "p2p"):
+        return _plain(np.minimum(local - 1.0, 1.0))
+    depth = np.ceil(np.log2(np.maximum(local, 1.0)))
+    if kind == "broadcast":
+        return _plain(depth)
+    return _plain(np.minimum(2.0 * (local - 1.0), 4.0 * depth) if kind == "all_reduce" else local - 1.0)
+
+
 def default_alpha(tier: Tier, fabric: str) -> Seconds:
     """Start-up cost of a message where nobody measured it (judgement, F-10.3): 3 us inside a node, between nodes 15 us
     over Ethernet and 8 us over everything else, a fabric that may be either included."""

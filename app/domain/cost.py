@@ -47,6 +47,8 @@ class Op:
     act_backward  bytes of activations read and written by the row's backward pass, where its kind's rule is not exact
     net           bytes sent one way on each tier, by the ring algorithm
     hops          messages between nodes that follow one another (the bound does not know what each takes to start)
+    turns         messages inside a node that follow one another (the bound does not know what each takes to start)
+    longest       keys of the query that sees most, where queries see unequally many (0: all see as many)
     effort        expected time over that of a well-tuned kernel, launches apart (the bound does not know it)
     hidden        share of a collective that runs behind independent work (the serial bound does not know it)
     skew          extra time of the busiest rank over the mean rank (routing), a share of the row's time
@@ -82,6 +84,8 @@ class Op:
     rounds_backward: float = 1.0
     gathered: float = 0.0
     hops: Grid = 0.0
+    turns: Grid = 0.0
+    longest: Grid = 0.0
     launches: Grid = 1.0
     effort: float = 1.0
     hidden: float = 0.0

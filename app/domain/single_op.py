@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.domain.backward import FLASH_BACKWARD_EXECUTED
 from app.domain.blocks.attention import attended_pairs
-from app.domain.collectives import COLLECTIVES, far_hops, wire_bytes
+from app.domain.collectives import COLLECTIVES, far_hops, near_turns, wire_bytes
 from app.domain.cost import CostTable, Op
 from app.domain.errors import InvalidInput
 from app.domain.precision import precision
@@ -27,7 +27,7 @@ def gemm_table(m: int, n: int, k: int, dtype: str, *, batch: int = 1, groups: Se
     busy = sum(1 for row in rows if row > 0)  # a group without rows never touches its weights
     total_rows = sum(rows)
     op = Op(
-        "gemm",
+        "gemm" if groups is None else "grouped gemm",
         "op",
         "gemm",
         pipe="tensor",
@@ -71,6 +71,7 @@ def attention_table(
     per_sequence = attended_pairs(seq_q, past, window=window) if causal else float(seq_q) * seq_kv
     pairs = batch * per_sequence
     seen = min(seq_kv, window - 1 + seq_q) if window is not None else seq_kv
+    longest = float(seq_kv if window is None else min(window, seq_kv)) if causal else 0.0
     flop = 2.0 * heads * (head_dim + dv) * pairs
     q = float(batch) * seq_q * heads * head_dim * b
     o = float(batch) * seq_q * heads * dv * b
@@ -84,6 +85,7 @@ def attention_table(
         dtype=dtype,
         flop=flop,
         exponentials=float(heads * pairs),
+        longest=longest,
         act_read=q + kv,
         act_write=o + (lse if direction == "fwd_bwd" else 0.0),
         formula="2 heads (head_dim + v_head_dim) pairs; bytes of q, k, v and o once",
@@ -98,6 +100,7 @@ def attention_table(
         flop=2.0 * flop,
         executed=FLASH_BACKWARD_EXECUTED * flop,
         exponentials=float(heads * pairs),
+        longest=longest,
         act_read=q + kv + 2.0 * o + lse,
         act_write=q + kv,
         formula="2.5 times the forward products executed; bytes of q, k, v, o, do, dq, dk and dv once",
@@ -136,6 +139,7 @@ def collective_table(kind: str, size: Bytes, ranks: int, ranks_per_node: int, in
         "collective",
         net=wire_bytes(kind, size, ranks, ranks_per_node, in_switch=in_switch),
         hops=far_hops(kind, ranks, ranks_per_node),
+        turns=near_turns(kind, ranks, ranks_per_node),
         formula="wire factor of the collective times its size",
     )
     return CostTable.of([op], tokens=1.0, devices=float(ranks))

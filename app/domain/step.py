@@ -169,6 +169,7 @@ def _hand_over(ctx: StepContext) -> list[Op]:
             count=hops * ctx.micro_batches,
             net={"scale_up": size * (1.0 - far), "scale_out": size * far},
             hops=far,
+            turns=1.0,
             formula="tokens hidden bytes to the next stage",
         )
     ]

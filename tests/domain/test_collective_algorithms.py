@@ -19,6 +19,7 @@ from app.domain.collectives import (
     default_alpha,
     far_hops,
     fastest_algorithm,
+    near_turns,
     unavailable,
     wire_bytes,
 )
@@ -144,3 +145,20 @@ def test_no_algorithm_beats_the_bound_and_none_gets_faster_with_size(kind: str, 
         bound = np.maximum(np.asarray(sent["scale_up"]) / near, np.asarray(sent["scale_out"]) / far)
         assert np.all(times >= bound * (1 - 1e-12))
         assert np.all(np.diff(times) >= 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "turns"),
+    [
+        ("all_reduce", 2, 2.0),  # a ring of two: one message to add, one to hand on
+        ("all_reduce", 4, 6.0),  # a ring's 2 x 3, fewer than a tree's 2 x 2 levels of two
+        ("all_reduce", 8, 12.0),  # a tree's 2 x 3 levels of two, fewer than a ring's 2 x 7
+        ("all_gather", 8, 7.0),
+        ("reduce_scatter", 64, 7.0),  # only the eight of a node
+        ("all_to_all", 8, 1.0),
+        ("broadcast", 8, 3.0),
+        ("all_reduce", 1, 0.0),
+    ],
+)
+def test_messages_inside_a_node_that_follow_one_another(kind: str, ranks: int, turns: float) -> None:
+    assert near_turns(kind, ranks, 8) == turns

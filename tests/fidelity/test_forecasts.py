@@ -73,6 +73,7 @@ def test_one_row_too_many_costs_a_wave_of_tiles() -> None:
     ("table", "kind"),
     [
         (gemm_table(0, 1536, 2048, "bf16", groups=[4] * 16), "gemm grouped/16bit/hopper"),
+        (gemm_table(16, 512, 128, "bf16", batch=128), "gemm/16bit/hopper"),
         (attention_table(batch=8, seq_q=1, seq_kv=4096, heads=32, kv_heads=8, head_dim=128), "attention decode"),
         (attention_table(batch=1, seq_q=4096, seq_kv=4096, heads=32, kv_heads=8, head_dim=128), "attention/16bit"),
         (
@@ -90,7 +91,15 @@ def test_attention_rows_give_their_keys_and_heads() -> None:
     prefill = kernel_features(
         cold(attention_table(batch=2, seq_q=4096, seq_kv=4096, heads=32, kv_heads=8, head_dim=128))
     )
-    assert prefill.length[0] == pytest.approx(4097 / 2)  # a causal query sees half of the keys on average
+    # the mean causal query sees 4097 / 2 keys and the last one 4096: 4095 / 4097 more
+    assert prefill.length[0] == pytest.approx(4097 / 2 / (4095 / 4097))
+    # 2 x 4096 x 32 / 128 are 2048 tiles on 132 units: 15.5 waves, and the last of them are the longest
+    assert prefill.utilisation[0] == pytest.approx(15.515 / (15.515 + 1.35 * 4095 / 4097), rel=1e-3)
+    whole = kernel_features(
+        cold(attention_table(batch=2, seq_q=4096, seq_kv=4096, heads=32, kv_heads=8, head_dim=128, causal=False))
+    )
+    assert np.isinf(whole.length[0])
+    assert whole.utilisation[0] == pytest.approx(15.515 / 16, rel=1e-3)
     decode = kernel_features(cold(attention_table(batch=8, seq_q=1, seq_kv=4096, heads=32, kv_heads=8, head_dim=128)))
     assert decode.waves[0] == pytest.approx(8 * 8 / 132, rel=0.01)
 
@@ -147,7 +156,7 @@ def test_every_source_is_predicted_unseen() -> None:
 def test_fits_are_shares_of_peaks_with_few_parameters() -> None:
     for fit in load_calibration().kernels.values():
         assert all(0 < fit.parameters.get(name, 1.0) <= 1.0 for name in ("compute", "memory", "link"))
-        assert len(fit.parameters) <= 5
+        assert len(fit.parameters) <= 6
         assert fit.low < 1 < fit.high
         assert fit.rows > 0
         assert fit.sources

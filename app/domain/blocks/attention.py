@@ -65,6 +65,17 @@ def attention_pairs(ctx: StepContext, attention: Attention | LatentAttention) ->
     return ctx.batch * pairs / ctx.layout.cp
 
 
+def longest_row(ctx: StepContext, attention: Attention | LatentAttention) -> Grid:
+    """Keys of the last query, which sees most; 0 where every query sees as many."""
+    if isinstance(attention, Attention) and attention.kind == "bidirectional":
+        return 0.0
+    window = attention.window if isinstance(attention, Attention) else None
+    if attention.indexer is not None:
+        window = min(window or attention.indexer.top_keys, attention.indexer.top_keys)
+    keys = ctx.context_len + ctx.seq_len
+    return keys if window is None else np.minimum(keys, window)
+
+
 def visible_pairs(ctx: StepContext) -> Grid:
     """Causal pairs of the whole batch that an indexer scores on one rank."""
     return ctx.batch * attended_pairs(ctx.seq_len, ctx.context_len) / ctx.layout.cp
@@ -128,7 +139,7 @@ def context_share(
         size = ctx.tokens * (query_width + keys) * ctx.wire
         # one exchange before attention and one after it, in one row
         rows = [
-            row.having(hops=2.0 * row.hops, launches=2.0)
+            row.having(hops=2.0 * row.hops, turns=2.0 * row.turns, launches=2.0)
             for row in ctx.exchange("context all-to-all", "attention", "all_to_all", size, group, count)
         ]
         width = np.maximum(kv_width / layout.cp, one_head)
@@ -197,6 +208,7 @@ def attention_rows(ctx: StepContext, attention: Attention, count: float, input_w
             dtype=ctx.attention_product,
             flop=flop,
             exponentials=heads * pairs,
+            longest=longest_row(ctx, attention),
             kv_read=shared.cached,
             act_read=t * (q_width + read_width) * ctx.activation + shared.received,
             act_write=t * o_width * ctx.activation,
@@ -355,6 +367,7 @@ def latent_attention_rows(ctx: StepContext, mla: LatentAttention, count: float) 
                 dtype=ctx.attention_product,
                 flop=2.0 * heads * (q_dim + mla.v_head_dim) * pairs,
                 exponentials=heads * pairs,
+                longest=longest_row(ctx, mla),
                 act_read=(
                     t * heads * q_dim
                     + visible * (heads * (mla.qk_nope_head_dim + mla.v_head_dim) + mla.qk_rope_head_dim)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from app.domain.collectives import far_hops, wire_bytes
+from app.domain.collectives import far_hops, near_turns, wire_bytes
 from app.domain.cost import Op, Tier, gemm
 from app.domain.errors import InvalidInput
 from app.domain.layout import Group, Layout
@@ -154,10 +154,11 @@ class StepContext:
         return self.tp if self.workload.parallel.sequence_parallel else 1.0
 
     @cached_property
-    def _hidden_sum(self) -> tuple[Grid, Mapping[Tier, Grid], Mapping[Tier, Grid], Grid]:
-        """How often (0 or 1), how many bytes and by how many hops the tensor-parallel group adds one activation up."""
+    def _hidden_sum(self) -> tuple[Grid, Mapping[Tier, Grid], Mapping[Tier, Grid], Grid, Grid]:
+        """How often (0 or 1), how many bytes and by how many hops between and turns inside nodes the tensor-parallel
+        group adds one activation up."""
         if isinstance(self.tp, (float, int)) and self.tp == 1:
-            return 0.0, {}, {}, 0.0
+            return 0.0, {}, {}, 0.0, 0.0
         size = self.tokens * self.hidden * self.wire
         shared = np.asarray(self.tp) > 1
         group = self.layout.tensor_group
@@ -166,7 +167,8 @@ class StepContext:
         split = self.workload.parallel.sequence_parallel
         in_switch = net if split else wire_bytes("all_reduce", size, group.size, group.local, in_switch=True)
         hops = far_hops("all_reduce", group.size, group.local)
-        return shared.astype(np.float64) if np.ndim(self.tp) else float(shared), net, in_switch, hops
+        turns = near_turns("all_reduce", group.size, group.local)
+        return shared.astype(np.float64) if np.ndim(self.tp) else float(shared), net, in_switch, hops, turns
 
     def exchange(
         self,
@@ -196,6 +198,7 @@ class StepContext:
                 net_in_switch=wire_bytes(kind, size, group.size, group.local, in_switch=True),
                 rounds_backward=backward,
                 hops=far_hops(kind, group.size, group.local),
+                turns=near_turns(kind, group.size, group.local),
                 formula=f"{kind.replace('_', '-')} of {name}",
             )
         ]
@@ -206,7 +209,7 @@ class StepContext:
         With sequence parallelism it is a reduce-scatter and an all-gather, which send the same bytes; the gather brings
         what the next products read, unless `gathers` says that what they read is kept.
         """
-        shared, net, in_switch, hops = self._hidden_sum
+        shared, net, in_switch, hops, turns = self._hidden_sum
         split = self.workload.parallel.sequence_parallel
         return Op(
             name=name,
@@ -218,6 +221,7 @@ class StepContext:
             hops=hops,
             launches=2.0 if split else 1.0,
             gathered=0.5 if split and gathers else 0.0,
+            turns=turns,
             formula="2 (t-1)/t tokens hidden bytes",
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.domain.blocks.context import StepContext
-from app.domain.collectives import far_hops, wire_bytes
+from app.domain.collectives import far_hops, near_turns, wire_bytes
 from app.domain.cost import Op, elementwise
 from app.domain.errors import InvalidInput
 from app.domain.model import DenseMlp, MoeMlp
@@ -263,9 +263,8 @@ def _exchange_with_experts(
     if isinstance(group.size, (float, int)) and group.size <= 1:
         return [], []
     near, far = sent_copies(ctx, moe)
-    hops = far_hops(
-        "all_gather" if ctx.workload.dispatch.scheme == "all_gather" else "all_to_all", group.size, group.local
-    )
+    kind = "all_gather" if ctx.workload.dispatch.scheme == "all_gather" else "all_to_all"
+    hops, turns = (rule(kind, group.size, group.local) for rule in (far_hops, near_turns))
 
     def exchange(name: str, element: Bytes) -> list[Op]:
         size = own * width * element
@@ -278,6 +277,7 @@ def _exchange_with_experts(
                 net={"scale_up": size * near, "scale_out": size * far},
                 net_backward=ctx.wire / element,
                 hops=hops,
+                turns=turns,
                 formula="own tokens hidden bytes times copies sent on each tier",
             )
         ]
