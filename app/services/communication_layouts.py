@@ -47,6 +47,23 @@ from app.services.references import resolve_hardware, resolve_model
 
 
 @dataclass(frozen=True, slots=True)
+class HiddenExchange:
+    """What the estimates of this module share whose exchange runs beside computing: `tokens` of a rank, and the fewest
+    that hide it."""
+
+    hardware: HardwareProfile
+    model: ModelSpec
+    tokens: float
+    tokens_to_hide: float
+    links: tuple[LinkFact, ...]
+    assumptions: tuple[str, ...]
+
+    @property
+    def hides(self) -> bool:
+        return self.tokens >= self.tokens_to_hide
+
+
+@dataclass(frozen=True, slots=True)
 class StageRow:
     """One ZeRO stage of the same step: memory of a device by object, and what data parallelism sends in a step."""
 
@@ -60,9 +77,7 @@ class StageRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardingEstimate:
-    hardware: HardwareProfile
-    model: ModelSpec
+class ShardingEstimate(HiddenExchange):
     request: ShardingRequest
     stages: tuple[StageRow, ...]
     units: int
@@ -73,21 +88,11 @@ class ShardingEstimate:
     backward: Seconds
     forward_line: ChunkedTimeline
     backward_line: ChunkedTimeline
-    tokens: float
-    tokens_to_hide: float
-    slowest: LinkFact
-    rate: float
-    links: tuple[LinkFact, ...]
-    assumptions: tuple[str, ...]
 
     @property
     def exposed(self) -> Seconds:
         """Gathers and reductions of one micro-batch's passes that compute does not hide."""
         return beyond(self.forward_line.total + self.backward_line.total, self.units * (self.forward + self.backward))
-
-    @property
-    def hides(self) -> bool:
-        return self.tokens >= self.tokens_to_hide
 
 
 def estimate_sharding(ctx: Context, request: ShardingRequest) -> ShardingEstimate:
@@ -127,7 +132,6 @@ def estimate_sharding(ctx: Context, request: ShardingRequest) -> ShardingEstimat
     scatter, _ = _row_time(sharded, "gradient reduce-scatter", "reduce_scatter", group, units, models)
     forward, backward = _layer_seconds(sharded, units)
     drawn = min(units, 128)
-    slowest = min((f for f in facts if f.tier in _tiers(ranks, local)), key=lambda f: f.model.bandwidth)
     # what leaves a node is divided among its ranks, so the bytes of a parameter on the slow tier are fewer
     shares = wire_bytes("all_gather", 1.0, ranks, local)
     bandwidth = 1.0 / sum(float(shares[tier]) / models[tier].bandwidth for tier in _tiers(ranks, local))
@@ -153,8 +157,6 @@ def estimate_sharding(ctx: Context, request: ShardingRequest) -> ShardingEstimat
         ),
         tokens=float(sharded.workload.new_tokens) / p.cp,
         tokens_to_hide=tokens_that_hide_a_gather(item, rate, bandwidth),
-        slowest=slowest,
-        rate=rate,
         links=facts,
         assumptions=tuple(
             dict.fromkeys(
@@ -291,24 +293,13 @@ class ExchangeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ContextParallelEstimate:
-    hardware: HardwareProfile
-    model: ModelSpec
+class ContextParallelEstimate(HiddenExchange):
     request: ContextParallelRequest
     rows: tuple[ExchangeRow, ...]
     hop: Seconds
     block: Seconds
     line: ChunkedTimeline
-    tokens: float
-    tokens_to_hide: float
     slowest: LinkFact
-    rate: float
-    links: tuple[LinkFact, ...]
-    assumptions: tuple[str, ...]
-
-    @property
-    def hides(self) -> bool:
-        return self.tokens >= self.tokens_to_hide
 
     @property
     def exposed(self) -> Seconds:
@@ -377,7 +368,6 @@ def estimate_context_parallel(ctx: Context, request: ContextParallelRequest) -> 
             slowest.model.bandwidth,
         ),
         slowest=slowest,
-        rate=rate,
         links=facts,
         assumptions=tuple(
             dict.fromkeys(
