@@ -102,6 +102,9 @@ HIDDEN_DISPATCH = 0.7
 DeepSeek-V3 (arXiv 2412.19437, section 3.4) and SGLang serve in two micro-batches for this, and reach a step near the
 longer of exchange and work. What messages take to start stays in the open: halves send twice as many."""
 
+LOCAL_ENGINES = frozenset({"autoawq", "llama-bench"})
+"""Sources that measured engines for one user's machine (llama.cpp, AutoAWQ), also on devices of a data centre."""
+
 KEPT_TABLES = 512
 """Row layouts whose parameter columns are kept."""
 
@@ -428,6 +431,16 @@ def step_class(table: CostTable, workload: Workload, family: str) -> str:
         weights += " over stages"
     experts = "experts" if any(op.stage == "moe" for op in table.ops) else "dense"
     return f"{workload.phase}/{experts}/{weights}/{family}"
+
+
+def serving_step(calibration: Calibration, key: str, fit: Fit) -> Fit | None:
+    """The nearest fit of native weights where only local engines measured the step's own class; None where others did,
+    or where nobody else measured such devices."""
+    phase, experts, _, family = key.split("/")
+    if not fit.sources or not LOCAL_ENGINES.issuperset(fit.sources):
+        return None
+    native, _ = calibration.step(f"{phase}/{experts}/native/{family}")
+    return None if LOCAL_ENGINES.issuperset(native.sources) else native
 
 
 def on_stack(key: str, stack: str) -> str:

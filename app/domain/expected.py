@@ -15,6 +15,7 @@ from app.domain.calibration import (
     combine,
     forecast_rows,
     on_stack,
+    serving_step,
     shares_of,
     step_class,
     waits_for_pieces,
@@ -25,6 +26,9 @@ from app.domain.workload import Workload
 
 NOTABLE_SHARE = 0.2
 """Share of a step's kernel time from which a class of kernels that nobody measured is worth a word."""
+
+NAMED_SOURCES = 2
+"""Sources up to which a forecast names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +55,14 @@ def expected_time(
     """
     forecast = forecast_rows(bound, calibration)
     seconds, fits = forecast.seconds, forecast.fits
-    step = rows = None
+    step = rows = serving = None
     if workload is None:
         middle = float(seconds.sum()) + float(bound.terms["imbalance"]) + float(bound.terms["sync"])
     else:
         key = step_class(bound.table, workload, bound.ceilings.family)
-        step = calibration.step(on_stack(key, stack) if stack else key)
+        key = on_stack(key, stack) if stack else key
+        step = calibration.step(key)
+        serving = serving_step(calibration, key, step[0])
         rows = shares_of(bound.table, seconds, forecast.starting, workload)
         middle = combine(bound, rows, step[0], workload)
     total = float(seconds.sum()) or 1.0
@@ -92,6 +98,9 @@ def expected_time(
         quick, slow = (combine(bound, rows, fit, workload, hidden) for hidden in (1.0, 0.0))
         basis += " From all to none of the exchange with other nodes hidden."
     low = max(quick * fit.low / widening, floor)
+    if serving is not None and workload is not None and rows is not None:
+        low = max(min(low, combine(bound, rows, serving, workload) * serving.low / widening), floor)
+        basis += " Only local engines were measured: the range reaches what serving engines get from wide weights."
     high = slow * fit.high * widening
     return Expected(time=middle, low=min(low, middle), high=max(high, middle), basis=basis)
 
@@ -115,8 +124,8 @@ def _described(fit: Fit, up: int) -> str:
             "a guess, no measurement speaks about this: default efficiencies, a judgement from published spreads; "
             f"{fit.low:.2f} to {fit.high:.2f} of the forecast."
         )
-    of = "source" if len(fit.sources) == 1 else "sources"
-    sample = f"{_named(fit)}, {fit.rows} measured by {len(fit.sources)} {of}"
+    by = " and ".join(fit.sources) if len(fit.sources) <= NAMED_SOURCES else f"{len(fit.sources)} sources"
+    sample = f"{_named(fit)}, {fit.rows} measured by {by}"
     spread = f"four of five lie between {fit.low:.2f} and {fit.high:.2f} of the forecast"
     if up:
         return f"a guess, none measured on this device family or precision: {sample}, {spread}, widened."

@@ -175,6 +175,23 @@ def test_narrower_products_gain_no_more_in_the_forecast_than_bytes_and_peaks_all
 
 
 @pytest.mark.parametrize(
+    ("device", "reaches"),
+    [("nvidia-h100-sxm", True), ("nvidia-b200-sxm", True), ("nvidia-rtx-4090", False), ("apple-m2-ultra", False)],
+)
+def test_a_range_that_local_engines_measured_reaches_serving_engines(device: str, reaches: bool) -> None:
+    """llama.cpp multiplies narrow weights slowly on devices of a data centre, where others serve them."""
+    model, wide = (
+        load_catalog().models["llama-3.1-8b"],
+        Workload(phase="prefill", seq_len=2048, dtypes=Dtypes(weights="fp16", activations="fp16", kv="fp16")),
+    )
+    narrow = replace(wide, dtypes=replace(wide.dtypes, weights="int4"))
+    before, after = (bound_of(HARDWARE[device], model, workload).expected for workload in (wide, narrow))
+    assert ("serving engines" in after.basis) is reaches
+    assert (after.low < before.time) is reaches
+    assert "llama-bench" in after.basis
+
+
+@pytest.mark.parametrize(
     ("changes", "halves"),
     [
         ({}, True),
