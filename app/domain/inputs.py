@@ -94,7 +94,8 @@ def input_assumptions(model: ModelSpec, workload: Workload) -> list[str]:
         notes.append(
             f"One denoiser step over the {latent_tokens(model, workload):,} latent tokens of {size}"
             + ("" if given else " (the model's default where not given)")
-            + f" and {model.denoiser.text_tokens} text tokens; text encoder and autoencoder are not counted."
+            + f" and {model.denoiser.text_tokens} text tokens, whatever seq_len says;"
+            " text encoder and autoencoder are not counted."
         )
         notes.append("A step with classifier-free guidance runs two samples a picture: double the batch for it.")
         notes.append("Gains, rotations and norms of queries and keys are fused into the kernels around them.")

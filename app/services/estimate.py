@@ -294,7 +294,15 @@ def bound_on(
         model,
         request.workload.to_domain(),
         request.ceilings,
-        assumptions=(*request.filled_defaults(), *notes),
+        assumptions=(
+            # a denoiser's tokens follow from the picture
+            *(
+                note
+                for note in request.filled_defaults()
+                if not (model.denoiser and note.startswith("workload.seq_len"))
+            ),
+            *notes,
+        ),
         levers=[
             LeverRequest(item) if isinstance(item, str) else LeverRequest(item.id, item.params)
             for item in request.levers

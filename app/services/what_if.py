@@ -100,11 +100,12 @@ class WhatIf:
         workload: dict[str, Any] = {
             "phase": self.phase,
             "batch": self.batch,
-            "seq_len": 1 + self.drafts if self.phase == "decode" else self.seq,
             "context_len": 0 if train or not model.generates else self.context,
             "dtypes": step_dtypes(self.weights, self.activations, self.kv),
             "launch_mode": self.launch,
         }
+        if model.denoiser is None:
+            workload["seq_len"] = 1 + self.drafts if self.phase == "decode" else self.seq
         if train:
             parallel |= {"zero_stage": self.zero}
             if self.pp > 1:
@@ -256,6 +257,13 @@ def inputs_of(model: ModelSpec) -> tuple[str, ...]:
     if model.prediction is not None:
         names.append("prediction_modules")
     return tuple(names)
+
+
+def unused_by(model: ModelSpec) -> tuple[str, ...]:
+    """The lab's fields that a model has no use for: a picture gives a denoiser its tokens, encoders cache none."""
+    if model.denoiser is not None:
+        return ("seq", "context", "kv")
+    return () if model.generates else ("context", "kv")
 
 
 _LEVER = re.compile(r"([a-z0-9][a-z0-9.-]{0,79})(?:\(([^()]*)\))?")

@@ -19,8 +19,10 @@ from app.charts.memory import memory_bar
 from app.charts.roofline import link_roofline, roofline
 from app.charts.terms import terms_beside, terms_waterfall
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
+from app.domain.inputs import latent_tokens
 from app.domain.levers.registry import LEVERS
 from app.domain.precision import PRECISIONS
+from app.domain.workload import PRESETS
 from app.services.context import Context
 from app.services.diagnose import scenario_for
 from app.services.estimate import BoundEstimate, bound_json, ledger_json
@@ -36,6 +38,7 @@ from app.services.what_if import (
     inputs_of,
     lever_choices,
     module_options,
+    unused_by,
     what_would_have_to_be_true,
 )
 from app.web import formatting, rendering
@@ -57,16 +60,17 @@ def explore(request: Request, ctx: Ctx) -> HTMLResponse:
     form, found = answered(ctx, form)
     partial = rendering.wants_fragment(request)
     base = str(request.base_url).rstrip("/")
+    of_model = model_fields(ctx, form.state)
+    generates = "context" not in of_model["unused"]
     context: dict[str, Any] = {
         "form": form,
         "fields": SHOWN_FIELDS,
-        "model_inputs": MODEL_INPUTS,
-        "inputs": shown_inputs(ctx, form.state),
+        **of_model,
         "modules": module_options(ctx, form.state),
         "partial": partial,
         "answer": found,
         "title": lab_title(found),
-        "presets": [(name, rendering.query("/explore", **query)) for name, query in form.state.presets().items()],
+        "presets": presets_of(form.state, generates),
     }
     context |= lever_context(ctx, form)
     if found is not None:
@@ -158,12 +162,22 @@ def thresholds_table(state: WhatIf, checks: Sequence[Checked]) -> dict[str, Any]
     }
 
 
-def shown_inputs(ctx: Context, state: WhatIf) -> tuple[str, ...]:
-    """The controls of MODEL_INPUTS that the chosen model has a use for."""
+def presets_of(state: WhatIf, generates: bool) -> list[tuple[str, str]]:
+    """The starting points that suit a model, as names and addresses: without one token after the other none decodes."""
+    return [
+        (name, rendering.query("/explore", **query))
+        for name, query in state.presets().items()
+        if generates or PRESETS[name]["phase"] != "decode"
+    ]
+
+
+def model_fields(ctx: Context, state: WhatIf) -> dict[str, Any]:
+    """Which controls the chosen model has a use for: those of MODEL_INPUTS that are `inputs`, and what is `unused`."""
     try:
-        return inputs_of(resolve_model(ctx, state.model)[0])
+        model = resolve_model(ctx, state.model)[0]
     except InvalidInput:
-        return ()
+        return {"model_inputs": MODEL_INPUTS, "inputs": (), "unused": ()}
+    return {"model_inputs": MODEL_INPUTS, "inputs": inputs_of(model), "unused": unused_by(model)}
 
 
 def explore_address(state: WhatIf) -> str:
@@ -363,10 +377,11 @@ def charts_of(estimate: BoundEstimate, headline: str) -> dict[str, ChartSpec]:
 def conditions_of(estimate: BoundEstimate) -> str:
     """Model, device and shape in one line, as captions and labels print them."""
     w = estimate.workload
+    tokens = f"{latent_tokens(estimate.model, w):,} latent" if estimate.model.denoiser else f"{w.seq_len:,}"
     shape = {
         "decode": f"batch {w.batch:,}, context {w.context_len:,}",
-        "prefill": f"batch {w.batch:,}, {w.seq_len:,} tokens after {w.context_len:,}",
-        "train": f"batch {w.batch:,} × {w.seq_len:,} tokens",
+        "prefill": f"batch {w.batch:,}, {tokens} tokens" + (f" after {w.context_len:,}" if w.context_len else ""),
+        "train": f"batch {w.batch:,} × {tokens} tokens",
     }[w.phase]
     devices = w.parallel.devices
     count = f"{devices:,} × " if devices > 1 else ""

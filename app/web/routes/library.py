@@ -34,11 +34,10 @@ from app.web import rendering
 from app.web.deps import Ctx
 from app.web.forms import LabForm, lab_errors, lab_form
 from app.web.routes.explore import (
-    MODEL_INPUTS,
     conditions_of,
     explore_address,
+    model_fields,
     picker_options,
-    shown_inputs,
     side_by_side,
 )
 from app.web.routes.hardware import offered
@@ -194,8 +193,8 @@ def _effect_context(
 ) -> dict[str, Any]:
     state = form.state
     workload = workload_query(state)
-    inputs = shown_inputs(ctx, state)
-    shown = (*WORKLOAD_FIELDS, *MORE_FIELDS, *inputs, "levers", "beside")
+    of_model = model_fields(ctx, state)
+    shown = (*WORKLOAD_FIELDS, *MORE_FIELDS, *of_model["inputs"], "levers", "beside")
     numbers = [
         (param, dict(state.chosen_levers()).get(technique.id, {}).get(param.name, param.default))
         for param in LEVERS[technique.id].params
@@ -208,8 +207,7 @@ def _effect_context(
         "partial": False,
         "precisions": list(PRECISIONS),
         "fields": (*WORKLOAD_FIELDS, *MORE_FIELDS, "levers"),
-        "inputs": inputs,
-        "model_inputs": MODEL_INPUTS,
+        **of_model,
         "hidden_fields": {name: text for name, text in state.query().items() if name not in shown},
         "numbers": numbers,
         "try_outs": [

@@ -30,13 +30,12 @@ from app.web.deps import Ctx
 from app.web.forms import LabForm, lab_errors
 from app.web.memory_form import RESERVE_CONTROLS, memory_form
 from app.web.routes.explore import (
-    MODEL_INPUTS,
     SHOWN_FIELDS,
     conditions_of,
     lever_context,
+    model_fields,
     picker_options,
     short_label,
-    shown_inputs,
     sources_table,
     summary,
 )
@@ -69,8 +68,7 @@ def memory(request: Request, ctx: Ctx) -> HTMLResponse:
         "lab_page": "/memory",
         "fields": (*SHOWN_FIELDS, *RESERVE_FIELDS),
         "reserve_fields": RESERVE_CONTROLS,
-        "model_inputs": MODEL_INPUTS,
-        "inputs": shown_inputs(ctx, form.state),
+        **model_fields(ctx, form.state),
         "modules": module_options(ctx, form.state),
         "partial": partial,
         "answer": found,
