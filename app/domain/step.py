@@ -205,13 +205,17 @@ def _layer_rows(ctx: StepContext, group: LayerGroup) -> list[Op]:
     halves = _halves(group)
     rows: list[Op] = []
     shared_norm = ctx.model.parallel_block and group.norms == 1
-    for name, stage in halves[:1] if shared_norm else halves:
-        rows += norm_rows(ctx, f"{name} norm", stage, count, residual=True)
-    for extra in range(max(group.norms - len(halves), 0)):
-        name, stage = (halves[0], halves[-1])[extra % 2]
-        rows += norm_rows(ctx, f"post-{name} norm", stage, count, residual=False)
-    rows += _half_rows(ctx, group.mixer, count)
-    rows += _half_rows(ctx, group.mlp, count)
+    extra = max(group.norms - len(halves), 0)
+    mixers = halves if group.mlp is None else halves[:-1]
+    for parts, half, behind in (
+        (mixers, group.mixer, (extra + 1) // 2),
+        (halves[len(mixers) :], group.mlp, extra // 2),
+    ):
+        for name, stage in () if shared_norm and rows else parts:
+            rows += norm_rows(ctx, f"{name} norm", stage, count, residual=True)
+        rows += _half_rows(ctx, half, count)
+        for _ in range(behind if parts else 0):
+            rows += norm_rows(ctx, f"post-{parts[0][0]} norm", parts[0][1], count, residual=False)
     if ctx.model.parallel_block and group.mixer is not None and group.mlp is not None:
         # both halves add into one sum, so one all-reduce serves the layer; other exchanges stay
         first = next(i for i, op in enumerate(rows) if op.name.endswith("all-reduce"))

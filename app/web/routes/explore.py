@@ -417,11 +417,7 @@ def operations_table(result: dict[str, Any]) -> dict[str, Any]:
     total = sum(op["time_s"] * op["count"] for op in result["ops"]) or 1.0
     rows = [
         [
-            {
-                "text": op["name"],
-                "note": op["stage"] if op["direction"] == "forward" else op["direction"],
-                "title": op["formula"],
-            },
+            {"text": op["name"], "note": op["stage"] if op["direction"] == "forward" else op["direction"]},
             op["count"],
             op["flop"],
             op["hbm_bytes"],
@@ -433,6 +429,7 @@ def operations_table(result: dict[str, Any]) -> dict[str, Any]:
             op["time_s"] * op["count"] / total,
             {"resource": op["binding"]},
             op["dtype"] or "",
+            op["formula"],
         ]
         for op in result["ops"]
     ]
@@ -450,6 +447,11 @@ def operations_table(result: dict[str, Any]) -> dict[str, Any]:
             {"label": "Share", "unit": "ratio"},
             {"label": "Binds"},
             {"label": "Computes in"},
+            {
+                "label": "Formula",
+                "wrap": True,
+                "title": "What the FLOP, or the bytes of work that computes nothing, are",
+            },
         ],
         "rows": rows,
     }
