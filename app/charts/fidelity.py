@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,9 +55,9 @@ def fidelity_boxes(groups: Sequence[Group], *, title: str, caption: str) -> Char
             "xaxis": {
                 "title": {"text": "Measured time as a multiple"},
                 "type": "log",
-                "range": [-0.5, 1.3 if far < 20 else 1.7],
-                "tickvals": [0.5, 1, 3, 10, 30],
-                "ticktext": ["0.5", "1", "3", "10", "30"],
+                "range": [-0.5, math.log10(max(far, 18.0)) + 0.05],
+                "tickvals": [0.5, 1, 3, 10, 30, 100],
+                "ticktext": ["0.5", "1", "3", "10", "30", "100"],
             },
             "yaxis": {
                 "autorange": "reversed",
@@ -100,7 +101,7 @@ def fidelity_boxes(groups: Sequence[Group], *, title: str, caption: str) -> Char
     )
 
 
-def _folded(kind: str, width: int = 15) -> str:
+def _folded(kind: str, width: int = 17) -> str:
     """A kind on lines that leave a phone room for the boxes."""
     lines = [""]
     for word in kind.split(" "):
