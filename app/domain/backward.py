@@ -115,6 +115,7 @@ def _inputs_again(op: Op) -> Op:
         net=_times(op.net, op.gathered),
         net_in_switch=None if op.net_in_switch is None else _times(op.net_in_switch, op.gathered),
         hops=op.hops * op.gathered,
+        turns=op.turns * op.gathered,
         launches=op.launches * op.gathered,
         hidden=max(op.hidden, OVERLAP_EFFICIENCY["L2"]),
         formula="(t-1)/t tokens hidden bytes",

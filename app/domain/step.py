@@ -51,6 +51,7 @@ from app.domain.model import (
     SharedBlockThenMixer,
 )
 from app.domain.overlap import dualpipe_bubble
+from app.domain.precision import PRECISIONS
 from app.domain.units import Grid
 from app.domain.workload import MAX_TOKENS, Workload
 
@@ -110,7 +111,21 @@ def step_rows(
     transfers = _host_transfers(ctx, rows) if workload.offload.any else []
     if ctx.training:
         rows += _training_rows(ctx, before, layers, after)
-    return StepRows(ctx, (*rows, *transfers), _assumptions(model, workload, layout))
+    return StepRows(ctx, (*_in_one_format(ctx, rows), *transfers), _assumptions(model, workload, layout))
+
+
+def _in_one_format(ctx: StepContext, rows: list[Op]) -> list[Op]:
+    """Attention whose operands are stored in other formats than it multiplies in: its shape is told in that format."""
+    item = PRECISIONS[ctx.attention_product].element_bytes
+    if item == ctx.activation and (item == ctx.kv or ctx.cacheless):
+        return rows
+    stored, cached = item / ctx.activation, item / ctx.kv - 1.0
+    return [
+        op.having(taken=op.act_read * stored + op.kv_read * cached, made=op.act_write * stored)
+        if op.kind == "attention" and op.dtype == ctx.attention_product
+        else op
+        for op in rows
+    ]
 
 
 def _forward_rows(ctx: StepContext) -> tuple[list[Op], list[Op], list[Op]]:

@@ -69,6 +69,20 @@ def test_one_row_too_many_costs_a_wave_of_tiles() -> None:
     assert more / full > 1.1  # 34 x 32 tiles are 1088: a ninth wave
 
 
+@pytest.mark.parametrize("phase", ["prefill", "decode", "train"])
+def test_attention_keeps_its_shape_whatever_its_operands_are_stored_in(phase: str) -> None:
+    model = load_catalog().models["llama-3.1-8b"]
+    asked = Workload(phase=phase, batch=4, seq_len=1 if phase == "decode" else 2048, context_len=4096)  # type: ignore[arg-type]
+    asked = replace(asked, context_len=0) if phase == "train" else asked
+    found = []
+    for dtypes in (Dtypes(), Dtypes(activations="fp8"), Dtypes(kv="fp8")):
+        features = kernel_features(cold(cost_table(model, replace(asked, dtypes=dtypes))))
+        places = [i for i, key in enumerate(features.keys) if key.startswith("attention")]
+        found.append([[getattr(features, name)[i] for name in ("utilisation", "length", "waves")] for i in places])
+    for other in found[1:]:
+        assert np.array(other) == pytest.approx(np.array(found[0]), rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("table", "kind"),
     [

@@ -10,7 +10,7 @@ from app.domain.blocks.context import StepContext
 from app.domain.cost import Op
 from app.domain.errors import InvalidInput
 from app.domain.inputs import visual_tokens
-from app.domain.levers.base import Edit, Lever, Param, Params, RowEdit, Scenario
+from app.domain.levers.base import Edit, Lever, Param, Params, Scenario
 from app.domain.levers.conditions import (
     Objection,
     first_of,
@@ -23,12 +23,15 @@ from app.domain.levers.conditions import (
 )
 from app.domain.levers.edits import (
     attention_layers,
+    computed,
     each,
     is_attention,
     more_resident,
     one,
     padded,
     plain_attention,
+    reading,
+    seen,
     slower,
     with_mixer,
     with_mixers,
@@ -128,7 +131,7 @@ def _shared_prefix(scenario: Scenario, params: Params) -> Scenario:
     share = params["share"]
 
     def rows(op: Op, ctx: StepContext) -> Op:
-        return op.having(kv_read=op.kv_read * (share / ctx.batch + 1.0 - share))
+        return reading(op, op.kv_read * (share / ctx.batch + 1.0 - share))
 
     return scenario.with_edit(Edit("cascade-prefix", each(is_attention, rows)))
 
@@ -207,12 +210,17 @@ def _kept_blocks(scenario: Scenario, params: Params) -> Scenario:
     share = min(params["kept"] + 0.5 / params["block"], 1.0)
 
     def rows(op: Op, _: StepContext) -> Op:
-        return op.having(
+        fewer = op.having(
             flop=op.flop * share,
             executed=None if op.executed is None else op.executed * share,
             exponentials=op.exponentials * share,
+            longest=op.longest * share,
             kv_read=op.kv_read * share,
         )
+        if op.direction == "backward":
+            return fewer
+        # as many queries and heads as before, each of fewer keys
+        return fewer.having(taken=computed(op) + share * (seen(op) - computed(op)) - fewer.kv_read)
 
     return scenario.with_edit(Edit("nsa-block-sparse", each(is_attention, rows)))
 
@@ -222,13 +230,20 @@ def _skipped_blocks(scenario: Scenario, params: Params) -> Scenario:
 
     def rows(op: Op, _: StepContext) -> Op:
         # scores are needed to know what to skip; exponents, values and their product are not
-        half = 1.0 - skipped / 2.0
-        return op.having(
+        half, left = 1.0 - skipped / 2.0, 1.0 - skipped
+        fewer = op.having(
             flop=op.flop * half,
             executed=None if op.executed is None else op.executed * half,
-            exponentials=op.exponentials * (1.0 - skipped),
+            exponentials=op.exponentials * left,
+            longest=op.longest * left,
             kv_read=op.kv_read * half,
         )
+        # as many queries and heads as before: what is left of an exponential has more FLOP, as if heads were wider
+        wider = half / left if left else 1.0
+        if op.direction == "backward":
+            return fewer.having(taken=computed(op) + wider * (seen(op) - computed(op)))
+        made = computed(op) * wider
+        return fewer.having(taken=made + half * (seen(op) - computed(op)) - fewer.kv_read, made=made)
 
     return scenario.with_edit(Edit("skip-softmax", each(is_attention, rows)))
 
@@ -267,8 +282,11 @@ def _has_windows(scenario: Scenario) -> str | None:
 
 
 def _in_fp8(scenario: Scenario, _: Params) -> Scenario:
-    rows: RowEdit = each(is_attention, lambda op, _: op.having(dtype="fp8"))
-    return scenario.with_edit(Edit("fp8-attn", rows))
+    def rows(op: Op, _: StepContext) -> Op:
+        share = PRECISIONS["fp8"].element_bytes / PRECISIONS[op.dtype].element_bytes
+        return op.having(dtype="fp8", taken=seen(op) * share - op.kv_read, made=computed(op) * share)
+
+    return scenario.with_edit(Edit("fp8-attn", each(is_attention, rows)))
 
 
 def _attends_in_16_bits(scenario: Scenario) -> str | None:

@@ -18,7 +18,7 @@ from app.domain.levers.conditions import (
     only_in,
     wider_than,
 )
-from app.domain.levers.edits import each, resident, tokens_times
+from app.domain.levers.edits import each, reading, resident, tokens_times
 from app.domain.model import Attention, Mamba2, Mixer
 from app.domain.workload import Workload
 
@@ -41,7 +41,7 @@ def _appends(op: Op) -> bool:
 
 def _times(reads: float) -> Edit:
     def rows(op: Op, _: StepContext) -> Op:
-        return op.having(kv_read=op.kv_read * reads, kv_write=op.kv_write * reads)
+        return reading(op, op.kv_read * reads).having(kv_write=op.kv_write * reads)
 
     return Edit("", each(lambda op: _reads_cache(op) or _appends(op), rows), resident(kv_cache=reads))
 
@@ -85,7 +85,7 @@ def _on_host(scenario: Scenario, params: Params) -> Scenario:
 
     def rows(op: Op, _: StepContext) -> Op:
         far = op.kv_read * share
-        return op.having(kv_read=op.kv_read - far, net={**op.net, "host": op.net.get("host", 0.0) + far})
+        return reading(op, op.kv_read - far).having(net={**op.net, "host": op.net.get("host", 0.0) + far})
 
     return scenario.with_edit(Edit("kv-offload", each(_reads_cache, rows), resident(kv_cache=1.0 - share)))
 

@@ -167,6 +167,21 @@ def exchanged(op: Op, change: Callable[[Net], Net]) -> Op:
     return op.having(net=change(op.net), net_in_switch=None if op.net_in_switch is None else change(op.net_in_switch))
 
 
+def computed(op: Op) -> Grid:
+    """Bytes that a row computes, as its shape has them."""
+    return op.act_write if op.made is None else op.made
+
+
+def seen(op: Op) -> Grid:
+    """Bytes that a row of attention takes with its cache, as its shape has them."""
+    return (op.act_read if op.taken is None else op.taken) + op.kv_read
+
+
+def reading(op: Op, cached: Grid) -> Op:
+    """The row with so many bytes of its cache read. Attention sees as many keys as before."""
+    return op.having(kv_read=cached, taken=seen(op) - cached) if op.kind == "attention" else op.having(kv_read=cached)
+
+
 def written(op: Op) -> Grid:
     return op.act_write
 

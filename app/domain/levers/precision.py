@@ -63,6 +63,8 @@ def _in_fp32(_: Scenario, __: Params) -> Edit:
             weights=op.weights * 2.0,
             act_read=op.act_read * 2.0,
             act_write=op.act_write * 2.0,
+            taken=None if op.taken is None else op.taken * 2.0,
+            made=None if op.made is None else op.made * 2.0,
             dtype="tf32" if op.pipe == "tensor" else op.dtype,
         )
 
