@@ -91,6 +91,9 @@ NOISE = 0.12
 TIGHTNESS = {1: 1.5, 2: 0.6, 3: 0.4}
 """How far, in natural logarithms, a class of one, two or three parts may lie from its parent."""
 LEAST_SPREAD = 0.05
+ONE_STACK = 0.15
+"""Least spread of a class of steps that one source measured: others run other software (judgement, from sources of one
+class that lie 0.87 to 1.27 of a forecast)."""
 
 
 @dataclass
@@ -464,12 +467,15 @@ def records(
             low, high = low / 1.3, high * 1.3  # one family only: nobody knows how another would be predicted
         if len(sample) < 5:
             low, high = min(low, 0.8), max(high, 1.25)
+        sources = sorted({c.row.collection for c in members})
+        if len(sources) == 1 and all(c.workload is not None for c in members):
+            low, high = min(low, 1 - ONE_STACK), max(high, 1 + ONE_STACK)
         written.append(
             {
                 "key": key,
                 "parameters": {name: float(f"{value:.4g}") for name, value in parameters.items()},
                 "rows": len(members),
-                "sources": sorted({c.row.collection for c in members}),
+                "sources": sources,
                 "low": round(low, 3),
                 "high": round(high, 3),
             }

@@ -102,6 +102,9 @@ HIDDEN_DISPATCH = 0.7
 DeepSeek-V3 (arXiv 2412.19437, section 3.4) and SGLang serve in two micro-batches for this, and reach a step near the
 longer of exchange and work. What messages take to start stays in the open: halves send twice as many."""
 
+MODEL_PARALLEL = " model parallel"
+"""What the class of a training step ends in where tensor or pipeline parallelism divides the model."""
+
 LOCAL_ENGINES = frozenset({"autoawq", "llama-bench"})
 """Sources that measured engines for one user's machine (llama.cpp, AutoAWQ), also on devices of a data centre."""
 
@@ -412,7 +415,8 @@ def step_class(table: CostTable, workload: Workload, family: str) -> str:
     """Class of a whole step: phase, experts, how its products take their weights, device family.
 
     Families differ in what they reach of the peaks of narrow products, so in prefill these stand apart. A decode step
-    reads bytes, whatever their width: one class holds all native widths.
+    reads bytes, whatever their width: one class holds all native widths. Training that divides the model runs on other
+    stacks than training that only divides the batch, with fused kernels and exchanges behind products.
     """
     weights = "native"
     for op in table.ops:
@@ -429,6 +433,8 @@ def step_class(table: CostTable, workload: Workload, family: str) -> str:
             break
     if workload.phase != "train" and workload.parallel.pp > 1:
         weights += " over stages"
+    if workload.phase == "train" and workload.parallel.tp * workload.parallel.pp > 1:
+        weights += MODEL_PARALLEL
     experts = "experts" if any(op.stage == "moe" for op in table.ops) else "dense"
     return f"{workload.phase}/{experts}/{weights}/{family}"
 
@@ -451,6 +457,9 @@ def on_stack(key: str, stack: str) -> str:
     are dequantised keeps its class: the same engines measured both.
     """
     phase, experts, weights, family = key.split("/")
+    if phase == "train":
+        divided = MODEL_PARALLEL if stack.split("/")[2].endswith(MODEL_PARALLEL) else ""
+        return f"{phase}/{experts}/{weights.removesuffix(MODEL_PARALLEL)}{divided}/{family}"
     over = " over stages" if weights.endswith(" over stages") else ""
     before, now = stack.split("/")[2].removesuffix(" over stages"), weights.removesuffix(over)
     if before == "native" and now.startswith("native"):

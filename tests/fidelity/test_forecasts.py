@@ -16,8 +16,10 @@ from app.domain.calibration import (
     Fit,
     combine,
     kernel_features,
+    on_stack,
     runs_in_halves,
     shares_of,
+    step_class,
 )
 from app.domain.expected import expected_time
 from app.domain.hardware import device_family
@@ -257,3 +259,29 @@ def test_the_range_holds_all_and_none_of_the_hidden_exchange() -> None:
     assert far.low / far.time < near.low / near.time
     assert "hidden" in far.basis
     assert "hidden" not in near.basis
+
+
+@pytest.mark.parametrize(
+    ("key", "stack", "expected"),
+    [
+        (
+            "train/dense/16bit/hopper",
+            "train/dense/16bit model parallel/hopper",
+            "train/dense/16bit model parallel/hopper",
+        ),
+        ("train/dense/fp8 model parallel/hopper", "train/dense/16bit/hopper", "train/dense/fp8/hopper"),
+        ("prefill/dense/dequantised/hopper", "prefill/dense/native/hopper", "prefill/dense/native/hopper"),
+        ("decode/dense/dequantised/hopper", "decode/dense/native/hopper", "decode/dense/dequantised/hopper"),
+    ],
+)
+def test_a_lever_keeps_the_software_of_the_step_before_it(key: str, stack: str, expected: str) -> None:
+    assert on_stack(key, stack) == expected
+
+
+def test_training_that_divides_the_model_is_a_class_of_its_own() -> None:
+    """Published steps of Megatron-LM and its kin lie a quarter below those of PyTorch's data parallelism."""
+    model = load_catalog().models["llama-3.1-8b"]
+    for parallel, divided in ((Parallel(dp=8, zero_stage=3), False), (Parallel(tp=8), True), (Parallel(pp=4), True)):
+        workload = Workload(phase="train", seq_len=4096, parallel=parallel)
+        key = step_class(cost_table(model, workload), workload, "hopper")
+        assert key == f"train/dense/16bit{' model parallel' if divided else ''}/hopper"
