@@ -84,6 +84,14 @@ def check_inputs(model: ModelSpec, workload: Workload) -> None:
         raise refuse("prediction_modules", f"{model.name} {has} that are described: use at most {modules}")
 
 
+def beyond_context(model: ModelSpec, workload: Workload) -> str | None:
+    """A sentence where a sequence is longer than the model states that it can be; None elsewhere."""
+    asked = workload.context_len + workload.seq_len
+    if model.denoiser is not None or model.max_position is None or asked <= model.max_position:
+        return None
+    return f"{asked:,} tokens of a sequence are more than the {model.max_position:,} that {model.name} states."
+
+
 def input_assumptions(model: ModelSpec, workload: Workload) -> list[str]:
     """One sentence for each such input that the workload left open, and for what is left out."""
     notes: list[str] = []
@@ -132,6 +140,8 @@ def input_assumptions(model: ModelSpec, workload: Workload) -> list[str]:
             "Recurrent states stay on chip within a step and are kept in the precision of the cache; prefill and"
             " training use chunks of 16 tokens, the narrowest products of a matrix unit."
         )
+    if far := beyond_context(model, workload):
+        notes.append(far)
     if model.kind == "encoder" and workload.phase == "train":
         notes.append("Training an encoder has no loss of its own here: only the stack's passes are counted.")
     return notes

@@ -550,6 +550,13 @@ class ModelSpec:
         more = tuple(replace(group, count=group.count * modules) for group in self.prediction.layers)
         return replace(self, layers=(*self.layers, *more))
 
+    @property
+    def cache_name(self) -> str:
+        """What lies in the memory that the cache's bytes count: keys and values, a state of constant size, or both."""
+        if not any(True for _ in self.state_groups()):
+            return "KV cache"
+        return "KV cache and state" if any(True for _ in self.attention_groups()) else "recurrent state"
+
     def attention_groups(self) -> Iterator[tuple[LayerGroup, Attention | LatentAttention]]:
         """Layer groups with attention to a sequence's own tokens or to another input, beside that attention."""
         for group in self.layers:

@@ -99,7 +99,8 @@ def thresholds(
     if "compute-bound" in only:
         least("compute-bound", "compute takes longer than HBM", "batch", HIGHEST_BATCH)
     if "kv-over-weights" in only and workload.phase == "decode" and any(True for _ in model.attention_groups()):
-        least("kv-over-weights", "a step reads more bytes of KV cache than of weights", "context_len", HIGHEST_CONTEXT)
+        statement = f"a step reads more bytes of {model.cache_name} than of weights"
+        least("kv-over-weights", statement, "context_len", HIGHEST_CONTEXT)
     if "network-bound" in only:
         bounds = dict(_by_degree(model, workload, one))
         if len(bounds) > 1:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from app.domain.activations import OFFLOAD_LABELS, RECOMPUTE_LABELS, modules_of
 from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.gap import RESOURCE_WORDS
+from app.domain.inputs import beyond_context
 from app.domain.levers.base import Lever, LeverRequest
 from app.domain.lower_bound import ceilings
 from app.domain.model import ModelSpec
@@ -446,14 +447,16 @@ def details(estimate: BoundEstimate) -> tuple[str, ...]:
         share = second_time / first_time
         near = "both matter" if share >= 0.8 else f"{RESOURCE_WORDS[first]} decides"
         sentences.append(f"Next is {RESOURCE_WORDS[second]} at {share:.0%} of that: {near}.")
-    streamed = bound.total("weights") + bound.total("kv_read") + bound.total("kv_write") + bound.total("state")
     total = bound.hbm_bytes
     if total > 0 and estimate.workload.phase == "decode":
-        kv = bound.total("kv_read") + bound.total("kv_write")
-        sentences.append(
-            f"Of the HBM bytes {bound.total('weights') / total:.0%} are weights, {kv / total:.0%} KV cache"
-            f" and {(total - streamed) / total:.0%} activations."
-        )
+        parts = {
+            "weights": bound.total("weights"),
+            estimate.model.cache_name: bound.total("kv_read") + bound.total("kv_write"),
+        }
+        parts["activations"] = total - sum(parts.values())
+        shown = [(f"{size / total:.0%}", name) for name, size in parts.items() if size / total >= 0.005]
+        words = [f"{part} {'' if place else 'are '}{name}" for place, (part, name) in enumerate(shown)]
+        sentences.append(f"Of the HBM bytes {' and '.join(filter(None, (', '.join(words[:-1]), words[-1])))}.")
     if memory.capacity is not None and memory.largest_batch is not None:
         if memory.largest_batch == 0:
             sentences.append("Not even one sequence fits: use more devices or narrower weights.")
@@ -462,6 +465,8 @@ def details(estimate: BoundEstimate) -> tuple[str, ...]:
         else:
             held = f"{gib_words(memory.peak)} of {gib_words(memory.capacity)}"
             sentences.append(f"A device holds {held}; batch {memory.largest_batch:,} would fit.")
+    if far := beyond_context(estimate.model, estimate.workload):
+        sentences.append(far)
     return tuple(sentences)
 
 

@@ -115,7 +115,7 @@ def explore_thresholds(request: Request, ctx: Ctx) -> HTMLResponse:
 
 COMPARED: Mapping[str, tuple[str, str, str]] = {
     "compute-bound": ("compute", "HBM", "s"),
-    "kv-over-weights": ("KV cache", "weights", "B"),
+    "kv-over-weights": ("cache", "weights", "B"),
     "network-bound": ("network", "the longer of compute and HBM", "s"),
 }
 """What each threshold compares, and in which unit."""
@@ -387,7 +387,7 @@ def conditions_of(estimate: BoundEstimate) -> str:
     count = f"{devices:,} × " if devices > 1 else ""
     cached = estimate.bound.total("kv_read") + estimate.bound.total("kv_write") > 0
     return f"{estimate.model.name} on {count}{estimate.hardware.name}, {shape}, {w.dtypes.weights} weights" + (
-        f", {w.dtypes.kv} KV cache" if cached else ""
+        f", {w.dtypes.kv} {estimate.model.cache_name}" if cached else ""
     )
 
 
