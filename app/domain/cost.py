@@ -96,12 +96,12 @@ class Op:
     @property
     def base(self) -> str:
         """The name of the forward row that this one belongs to."""
-        return self.name.split(",", 1)[0]
+        return _base(self.name)
 
     @property
     def in_layer(self) -> str:
         """The forward row's name as a layer of the model has it; a prediction module is such a layer beside it."""
-        return self.base.removeprefix("prediction ")
+        return _in_layer(self.name)
 
     def having(self, **changes: Any) -> Op:
         """The row with other figures: `dataclasses.replace` at a tenth of its cost, as levers change most rows."""
@@ -110,6 +110,16 @@ class Op:
         new = object.__new__(Op)
         object.__setattr__(new, "__dict__", {**self.__dict__, **changes})
         return new
+
+
+@lru_cache(maxsize=2048)  # every lever asks every row
+def _base(name: str) -> str:
+    return name.split(",", 1)[0]
+
+
+@lru_cache(maxsize=2048)
+def _in_layer(name: str) -> str:
+    return _base(name).removeprefix("prediction ")
 
 
 def _fill(self: Op, name: str, stage: str, kind: Kind, **cells: Any) -> None:

@@ -238,7 +238,7 @@ def sent_copies(ctx: StepContext, moe: MoeMlp) -> tuple[Grid, Grid]:
 def _once_to_a_rank(ctx: StepContext, moe: MoeMlp) -> Grid:
     """Tokens that reach an expert-parallel rank over the copies that its experts work on: ranks that divide its experts
     between them need each token once, unless every copy is sent apart."""
-    if ctx.workload.dispatch.scheme == "all_to_all":
+    if ctx.layout.folded or ctx.workload.dispatch.scheme == "all_to_all":
         return 1.0
     return np.minimum(expected_destinations(ctx.layout.expert_group.size, moe.experts, moe.top_k) / moe.top_k, 1.0)
 

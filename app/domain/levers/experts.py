@@ -163,6 +163,11 @@ def _score_first(scenario: Scenario, _: Params) -> Scenario:
     )
 
 
+def _in_16_bits(scenario: Scenario) -> str | None:
+    reason = activations_at_least(16)(scenario)
+    return None if reason is None else f"Megatron, which publishes it, runs it in 16 bits only, and {reason}"
+
+
 def _keeps_activations(scenario: Scenario) -> str | None:
     return "full recomputation keeps no expert outputs" if "layer" in scenario.workload.recomputed else None
 
@@ -455,7 +460,7 @@ EXPERT_LEVERS: tuple[Lever, ...] = (
         "Exchange of one micro-batch behind another's products",
         "communication",
         "A share of dispatch and combine runs behind the other direction's products (F-1.5; expected time only).",
-        first_of(only_in("train"), needs_experts, _APART, activations_at_least(16), _keeps_activations),
+        first_of(only_in("train"), needs_experts, _APART, _in_16_bits, _keeps_activations),
         change=_behind("fwd-bwd-overlap"),
         params=(Param("hidden", 0.93, 0, 0.98, _HIDDEN),),
         excludes=_others("fwd-bwd-overlap", EXCHANGE_OVERLAP),
