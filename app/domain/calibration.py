@@ -98,9 +98,10 @@ HIDDEN_EXCHANGE = 0.7
 0.85 of an all-reduce beside products is hidden."""
 
 HIDDEN_DISPATCH = 0.7
-"""Share of an exchange with experts in other nodes that serving runs behind the other half of its batch. Judgement:
-DeepSeek-V3 (arXiv 2412.19437, section 3.4) and SGLang serve in two micro-batches for this, and reach a step near the
-longer of exchange and work. What messages take to start stays in the open: halves send twice as many."""
+"""Share of an exchange with experts that runs behind other work: with other nodes behind the other half of a served
+batch, under DualPipe behind the other direction's micro-batch. Judgement: DeepSeek-V3 (arXiv 2412.19437, sections 3.2
+and 3.4) and SGLang divide their batches for this, and reach a step near the longer of exchange and work. What messages
+take to start stays in the open: halves send twice as many."""
 
 MODEL_PARALLEL = " model parallel"
 """What the class of a training step ends in where tensor or pipeline parallelism divides the model."""
@@ -505,24 +506,24 @@ def forecast_rows(bound: Bound, calibration: Calibration) -> RowForecast:
     )
 
 
-def sends_to_experts_afar(table: CostTable, workload: Workload) -> bool:
-    """Whether a step of serving has experts in other nodes."""
+def counts_exchange_apart(table: CostTable, workload: Workload) -> bool:
+    """Whether what is sent to experts stands beside the step's other work: in serving where they lie in other nodes,
+    and in training under DualPipe, which is made to run it behind products."""
+    if workload.phase == "train":
+        return workload.parallel.schedule == "dualpipe" and any(map(_is_dispatch, table.ops))
     hops = table["hops"]
-    return (
-        workload.phase != "train"
-        and bool(hops.any())
-        and any(_is_dispatch(op) and bool(hops[place].any()) for place, op in enumerate(table.ops))
-    )
+    return bool(hops.any()) and any(_is_dispatch(op) and bool(hops[place].any()) for place, op in enumerate(table.ops))
 
 
-def runs_in_halves(table: CostTable, workload: Workload) -> bool:
-    """Whether serving runs a step as two half batches, so that one half's exchange lies behind the other's work: where
-    experts lie in other nodes and there is something to halve."""
-    return (workload.phase != "decode" or workload.batch > 1) and sends_to_experts_afar(table, workload)
+def hides_exchange(table: CostTable, workload: Workload) -> bool:
+    """Whether other work of the step hides some of it: the other direction's in training, the other half of the batch
+    in serving, where there is something to halve."""
+    return (workload.phase != "decode" or workload.batch > 1) and counts_exchange_apart(table, workload)
 
 
 def _is_dispatch(op: Op) -> bool:
-    return op.kind == "collective" and op.in_layer in ("dispatch", "combine")
+    """An exchange with experts that no lever has hidden already."""
+    return op.kind == "collective" and op.in_layer in ("dispatch", "combine") and not op.hidden
 
 
 def waits_for_pieces(workload: Workload) -> bool:
@@ -537,26 +538,26 @@ def _shown(exchange: Seconds, work: Seconds, hidden: float) -> Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Seconds of a step's rows by how they make its time: what replicas exchange, what serving sends to experts in
-    other nodes and what that takes to start, all other `work`, and the part of all that runs for micro-batches.
-    `halves` says whether half batches hide some of it."""
+    """Seconds of a step's rows by how they make its time: what replicas exchange, what is sent to experts apart from
+    the rest and what that takes to start, all other `work`, and the part of all that runs for micro-batches. `hides`
+    says whether work hides some of what is sent."""
 
     work: Seconds
     gradients: Seconds
     dispatched: Seconds
     started: Seconds
     pipelined: Seconds
-    halves: bool
+    hides: bool
 
 
 def shares_of(table: CostTable, seconds: Array, starting: Array, workload: Workload) -> Shares:
     """How the seconds of each row add up in a step."""
-    afar = sends_to_experts_afar(table, workload)
+    apart = counts_exchange_apart(table, workload)
     gradients = dispatched = started = 0.0
     for op, time, start in zip(table.ops, seconds.tolist(), starting.tolist(), strict=True):
         if op.stage == "data parallel":
             gradients += time
-        elif afar and _is_dispatch(op):
+        elif apart and _is_dispatch(op):
             started += min(start, time)
             dispatched += time - min(start, time)
     waits = table.bubble or waits_for_pieces(workload)
@@ -566,7 +567,7 @@ def shares_of(table: CostTable, seconds: Array, starting: Array, workload: Workl
         dispatched=dispatched,
         started=started,
         pipelined=float((seconds * table.pipelined).sum()) if waits else 0.0,
-        halves=afar and runs_in_halves(table, workload),
+        hides=apart and hides_exchange(table, workload),
     )
 
 
@@ -575,8 +576,8 @@ def combine(
 ) -> Seconds:
     """A step's time from those of its rows: exchanges partly hidden, waiting, residual factor and host.
 
-    The residual factor is that of the stack's kernels. An exchange with experts in other nodes, which few of the
-    fitted steps have, is not multiplied by it; `hidden_dispatch` is the share of its bytes that half batches hide.
+    The residual factor is that of the stack's kernels. An exchange with experts that stands apart, which few of the
+    fitted steps have, is not multiplied by it; `hidden_dispatch` is the share of its bytes that other work hides.
     """
     table, parallel = bound.table, workload.parallel
     shown = _shown(shares.gradients, shares.work, HIDDEN_EXCHANGE)
@@ -587,7 +588,7 @@ def combine(
         idle = max(idle, fit.parameters.get("stage", JUDGED_STEP.parameters["stage"]) * (parallel.pp - 1))
     waiting += idle * shares.pipelined if idle else float(bound.terms["sync"])
     total = fit.parameters["factor"] * (shares.work + shown + waiting)
-    total += _shown(shares.dispatched, total, hidden_dispatch if shares.halves else 0.0) + shares.started
+    total += _shown(shares.dispatched, total, hidden_dispatch if shares.hides else 0.0) + shares.started
     if workload.launch_mode == "eager":
         issued = float(table.total("launches")) * fit.parameters.get("host", JUDGED_STEP.parameters["host"])
         total = float(np.cbrt(total**3 + issued**3))

@@ -93,10 +93,10 @@ def expected_time(
     floor = float(bound.overlapped)
     middle = max(middle, floor)
     quick = slow = middle
-    if workload is not None and rows is not None and rows.halves:
+    if workload is not None and rows is not None and rows.hides:
         # whether a deployment hides all of the exchange or none is not known: the range holds both
         quick, slow = (combine(bound, rows, fit, workload, hidden) for hidden in (1.0, 0.0))
-        basis += " From all to none of the exchange with other nodes hidden."
+        basis += " From all to none of the exchange with experts hidden."
     low = max(quick * fit.low / widening, floor)
     if serving is not None and workload is not None and rows is not None:
         low = max(min(low, combine(bound, rows, serving, workload) * serving.low / widening), floor)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from app.catalog.calibration import load_calibration
-from app.domain.calibration import HIDDEN_DISPATCH, HIDDEN_EXCHANGE, UNKNOWN_UNITS, runs_in_halves, step_class
+from app.domain.calibration import HIDDEN_DISPATCH, HIDDEN_EXCHANGE, UNKNOWN_UNITS, hides_exchange, step_class
 from app.domain.collectives import COLLECTIVES
 from app.domain.cost import TIERS, CostTable, over_operations
 from app.domain.errors import InvalidInput, MissingFigure
@@ -94,11 +94,15 @@ class BoundEstimate:
             *table.assumptions,
             *_hop_notes(table, roofs),
         ]
-        if runs_in_halves(table, workload):
+        if hides_exchange(table, workload):
+            what, behind = (
+                ("the exchange with experts", "the other direction's micro-batch")
+                if workload.phase == "train"
+                else ("the exchange with experts in other nodes", "the other half of the batch")
+            )
             notes.append(
-                f"The expected time of a step takes {HIDDEN_DISPATCH:.0%} of the exchange with experts in other nodes "
-                "as hidden behind the other half of the batch, but for what messages take to start (judgement). That "
-                "of a single stage hides none."
+                f"The expected time of a step takes {HIDDEN_DISPATCH:.0%} of {what} as hidden behind {behind}, but for "
+                "what messages take to start (judgement). That of a single stage hides none."
             )
         if any(op.stage == "data parallel" for op in table.ops):
             notes.append(
