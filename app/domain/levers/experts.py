@@ -439,7 +439,8 @@ EXPERT_LEVERS: tuple[Lever, ...] = (
         "expert-replication",
         "Copies of busy experts",
         "runtime",
-        "Busy experts get further copies on the least loaded ranks; each is held and read like an expert (F-9.7).",
+        "Busy experts get further copies on the least loaded ranks; each is held and read like an expert, which costs"
+        " where weights bind (F-9.7).",
         first_of(needs_experts, _APART, _is_skewed),
         change=_replicas,
         params=(Param("copies", 32, 1, 4096, "further expert copies of a layer over all ranks", whole=True),),
@@ -491,7 +492,8 @@ EXPERT_LEVERS: tuple[Lever, ...] = (
         "parallel-folding",
         "A layout of their own for experts",
         "communication",
-        "Experts are divided over ep ranks of the stage instead of following tensor parallelism (F-9.3).",
+        "Experts are divided over ep ranks of the stage instead of following tensor parallelism: tokens travel to them"
+        " (F-9.3).",
         first_of(only_in("train"), needs_experts, _folds),
         change=_unfolded,
         memory_lever="shard",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from app.domain.backward import backward_of
 from app.domain.blocks.context import StepContext
 from app.domain.cost import Op
 from app.domain.denoiser import DiffusionTransformer, UNet
@@ -61,25 +62,29 @@ def _smaller_pictures(scenario: Scenario, params: Params) -> Scenario:
     return _shorter(scenario, "dyn-resolution", kept)
 
 
-def _merged(scenario: Scenario, factor: int) -> Scenario:
-    """The tower works as before, but so many more of its tokens become one."""
+def _merged(scenario: Scenario, factor: int, param: str) -> Scenario:
+    """The tower works as before, but so many more of its tokens become one: a picture of a fixed size has fewer."""
     tower = scenario.model.tower
     assert tower is not None
-    return replace(scenario, model=replace(scenario.model, tower=replace(tower, merge=tower.merge * factor)))
+    one = tower.item_tokens
+    if one is not None and one % factor:
+        raise InvalidInput(param, f"the {one} tokens of a picture do not divide by {factor}")
+    coarser = replace(tower, merge=tower.merge * factor, item_tokens=None if one is None else one // factor)
+    return replace(scenario, model=replace(scenario.model, tower=coarser))
 
 
 def _pruned(scenario: Scenario, params: Params) -> Scenario:
     now, factor = visual_tokens(scenario.model, scenario.workload), int(params["merged"])
     if now % factor:
         raise InvalidInput("merged", f"{now} visual tokens do not divide by {factor}")
-    return _merged(_shorter(scenario, "token-prune", now // factor), factor)
+    return _merged(_shorter(scenario, "token-prune", now // factor), factor, "merged")
 
 
 def _resampled(scenario: Scenario, params: Params) -> Scenario:
     now, latents = visual_tokens(scenario.model, scenario.workload), int(params["latents"])
     if latents >= now or now % latents:
         raise InvalidInput("latents", f"must divide the {now} visual tokens of a sequence and be fewer")
-    shorter = _merged(_shorter(scenario, "resampler", latents), now // latents)
+    shorter = _merged(_shorter(scenario, "resampler", latents), now // latents, "latents")
 
     def rows(ops: list[Op], ctx: StepContext) -> list[Op]:
         cross = Op(
@@ -94,7 +99,7 @@ def _resampled(scenario: Scenario, params: Params) -> Scenario:
             act_write=ctx.batch * latents * ctx.hidden * ctx.activation,
             formula="4 latents visual_tokens hidden",
         )
-        return [*ops, cross]
+        return [*ops, cross, *(backward_of(cross, ctx) if ctx.training else ())]
 
     return shorter.with_edit(Edit("resampler", rows))
 
