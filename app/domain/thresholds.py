@@ -84,7 +84,13 @@ def thresholds(
             table = cost_table(model, workload, ranks_per_node=ranks_per_node, grid={axis: values})
             found = test(lower_bound(table, roofs, launch_mode=workload.launch_mode))
             return np.broadcast_to(found, values.shape)
-        return np.array([bool(np.ravel(test(one(changed(workload, axis, int(v)))))[0]) for v in values])
+        return np.array([_holds(axis, int(value), test) for value in values])
+
+    def _holds(axis: str, value: int, test: Test) -> bool:
+        try:
+            return bool(np.ravel(test(one(changed(workload, axis, value))))[0])
+        except (InvalidInput, MissingFigure):
+            return False  # a lever that makes no sense there
 
     # what a chunk of local attention reads falls back to nothing at its end
     chunks = {a.window for _, a in model.attention_groups() if isinstance(a, Attention) and a.kind == "chunked"}

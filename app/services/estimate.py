@@ -307,11 +307,15 @@ def bound_on(
             ),
             *notes,
         ),
-        levers=[
-            LeverRequest(item) if isinstance(item, str) else LeverRequest(item.id, item.params)
-            for item in request.levers
-        ],
+        levers=lever_requests(request),
     )
+
+
+def lever_requests(request: BoundRequest) -> list[LeverRequest]:
+    """The levers of a request as the domain takes them."""
+    return [
+        LeverRequest(item) if isinstance(item, str) else LeverRequest(item.id, item.params) for item in request.levers
+    ]
 
 
 def estimate_op(ctx: Context, request: OpRequest) -> OpEstimate:

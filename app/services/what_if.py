@@ -15,16 +15,15 @@ from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.gap import RESOURCE_WORDS
 from app.domain.inputs import beyond_context
 from app.domain.levers.base import Lever, LeverRequest
-from app.domain.lower_bound import ceilings
 from app.domain.model import ModelSpec
-from app.domain.thresholds import TESTS, Threshold, changed, thresholds
-from app.domain.workload import PRESETS, Parallel, Workload, default_seq_len
+from app.domain.workload import PRESETS, Parallel, default_seq_len
 from app.services.context import Context
 from app.services.contracts import BoundRequest, OffloadBody, ParallelBody
-from app.services.estimate import BoundEstimate, bound_of, estimate_bound, known_precisions, preferred_precision
+from app.services.estimate import BoundEstimate, estimate_bound, known_precisions, preferred_precision
 from app.services.levers import refusals
 from app.services.page_state import address_of, step_dtypes
 from app.services.references import own_names, resolve_hardware, resolve_model
+from app.services.thresholds import Crossing, crossings
 from app.services.words import count_words, gib_words, time_words
 
 DEFAULT_HARDWARE = "nvidia-h100-sxm"
@@ -494,55 +493,9 @@ def lever_choices(ctx: Context, state: WhatIf) -> tuple[LeverChoice, ...]:
     return tuple(LeverChoice(lever, reason) for lever, reason in refusals(model, workload, hardware, chosen))
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A threshold's statement at one value of its axis: the two figures that it compares, and the whole estimate."""
-
-    threshold: Threshold
-    value: int
-    first: float
-    second: float
-    estimate: BoundEstimate
-
-    @property
-    def holds(self) -> bool:
-        return self.first >= self.second
-
-
-def what_would_have_to_be_true(ctx: Context, state: WhatIf) -> tuple[tuple[Threshold, tuple[Checked, ...]], ...]:
-    """Where another resource takes over (F-1.2, F-4.12), by sweeps through the estimate's own table.
-
-    Beside each threshold the estimates next to it: where it is not true yet, where it becomes true and ends to be.
-    """
-    model, _ = resolve_model(ctx, state.model)
-    request = state.request(model)
-    hardware, _ = resolve_hardware(ctx, request.hardware)
-    workload = request.workload.to_domain()
-    levers = [LeverRequest(id_, params) for id_, params in state.chosen_levers()]
-
-    def estimate(asked: Workload) -> BoundEstimate:
-        return bound_of(hardware, model, asked, request.ceilings, levers=levers)
-
-    found = thresholds(
-        model,
-        workload,
-        ceilings(hardware, request.ceilings),
-        hardware.ranks_per_node,
-        evaluate=(lambda asked: estimate(asked).bound) if levers else None,
-    )
-
-    def checked(item: Threshold, value: int) -> Checked:
-        there = estimate(changed(workload, item.axis, value))
-        first, second = TESTS[item.id](there.bound)
-        return Checked(item, value, float(first), float(second), there)
-
-    answers = []
-    for item in found:
-        behind = None if item.until is None or item.axis == "tp" else item.until + 1
-        around = (item.highest,) if item.value is None else (item.before, item.value, item.until, behind)
-        values = dict.fromkeys(value for value in around if value is not None)
-        answers.append((item, tuple(checked(item, value) for value in values)))
-    return tuple(answers)
+def what_would_have_to_be_true(ctx: Context, state: WhatIf) -> tuple[Crossing, ...]:
+    """Where another resource takes over from the step of a state. Errors are those of `estimate_bound`."""
+    return crossings(ctx, state.request(resolve_model(ctx, state.model)[0]))
 
 
 @dataclass(frozen=True, slots=True)

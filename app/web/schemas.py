@@ -134,6 +134,34 @@ class BoundAnswer(Answer):
     sources: list[FigureSources]
 
 
+class ThresholdCheck(Answer):
+    value: int
+    holds: bool
+    first: float
+    second: float
+    bound_s: float
+    memory_bytes: float
+    fits: bool | None
+
+
+class ThresholdRow(Answer):
+    id: Literal["compute-bound", "kv-over-weights", "network-bound"]
+    statement: str
+    axis: Literal["batch", "context_len", "tp"]
+    already: Annotated[bool, Field(description="It holds for the step as asked.")]
+    from_: Annotated[int | None, Field(alias="from", description="The least value at which it holds; null for none.")]
+    until: Annotated[int | None, Field(description="The last value of that run; null where it holds up to `highest`.")]
+    again: Annotated[bool, Field(description="It holds once more further on.")]
+    highest: int
+    compares: list[str]
+    unit: Literal["s", "B"]
+    checks: list[ThresholdCheck]
+
+
+class ThresholdsAnswer(Answer):
+    thresholds: list[ThresholdRow]
+
+
 class OpAnswer(Answer):
     bound_s: Annotated[float, Field(description="Operands cold in memory, results written to it.")]
     serial_bound_s: float

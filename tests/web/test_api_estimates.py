@@ -154,3 +154,21 @@ def test_achievable_ceilings_are_never_faster(client: TestClient) -> None:
     peak = bound(client, workload=workload)
     achievable = bound(client, workload=workload, ceilings="achievable")
     assert achievable["bound_s"] > peak["bound_s"]
+
+
+def test_thresholds_hold_on_one_side_and_not_on_the_other(client: TestClient) -> None:
+    body = {
+        "hardware": "nvidia-h100-sxm",
+        "model": "granite-3.0-1b-a400m",
+        "workload": {"phase": "prefill", "batch": 1, "seq_len": 256},
+    }
+    rows = client.post("/api/v1/estimates/thresholds", json=body).json()["thresholds"]
+    compute = next(row for row in rows if row["id"] == "compute-bound")
+    assert (compute["from"], compute["until"]) == (5, 71)
+    assert [(check["value"], check["holds"]) for check in compute["checks"]] == [
+        (4, False), (5, True), (71, True), (72, False),
+    ]  # fmt: skip
+    for check in compute["checks"]:
+        body["workload"] = {"phase": "prefill", "batch": check["value"], "seq_len": 256}
+        terms = client.post("/api/v1/estimates/bound", json=body).json()["terms"]
+        assert (terms["compute_s"], terms["hbm_s"]) == (check["first"], check["second"])

@@ -10,9 +10,10 @@ from app.services.contracts import BoundRequest, KvRequest, MemoryRequest, OpReq
 from app.services.estimate import bound_json, estimate_bound, estimate_op, op_json
 from app.services.kv import estimate_kv, kv_json
 from app.services.memory import estimate_memory, memory_json
+from app.services.thresholds import crossings, crossings_json
 from app.web.deps import Ctx
 from app.web.errors import FiniteJSONResponse
-from app.web.schemas import BoundAnswer, KvAnswer, MemoryAnswer, OpAnswer
+from app.web.schemas import BoundAnswer, KvAnswer, MemoryAnswer, OpAnswer, ThresholdsAnswer
 
 router = APIRouter(prefix="/api/v1/estimates", tags=["estimates"])
 
@@ -76,6 +77,19 @@ def bound(ctx: Ctx, request: Annotated[BoundRequest, Body(openapi_examples=_BOUN
     are left out take their defaults, and `assumptions` lists them.
     """
     return FiniteJSONResponse(bound_json(estimate_bound(ctx, request)))
+
+
+@router.post("/thresholds", summary="What would have to be true", response_model=ThresholdsAnswer)
+def thresholds(ctx: Ctx, request: Annotated[BoundRequest, Body(openapi_examples=_BOUND_EXAMPLES)]) -> Response:
+    """From where on another resource holds the step back, all else as asked: the batch at which compute takes longer
+    than HBM, the context where reading the cache overtakes the weights, the tensor parallelism where the network takes
+    longest.
+
+    The body is that of a bound. `checks` are the steps next to each threshold: the last at which it does not hold and
+    the first at which it does, with the two figures that it compares (`first >= second`), or the step at `highest`
+    where it holds nowhere.
+    """
+    return FiniteJSONResponse(crossings_json(crossings(ctx, request)))
 
 
 @router.post("/op", summary="Least time of one operation", response_model=OpAnswer)

@@ -27,9 +27,9 @@ from app.services.context import Context
 from app.services.diagnose import scenario_for
 from app.services.estimate import BoundEstimate, bound_json, ledger_json
 from app.services.references import resolve_model
+from app.services.thresholds import COMPARED, Crossing
 from app.services.what_if import (
     FIELDS,
-    Checked,
     LabChoices,
     WhatIf,
     WhatIfAnswer,
@@ -102,8 +102,8 @@ def explore_thresholds(request: Request, ctx: Ctx) -> HTMLResponse:
         try:
             found = what_would_have_to_be_true(ctx, form.state)
             context |= {
-                "thresholds": [item for item, _ in found],
-                "beside": thresholds_table(form.state, [check for _, checks in found for check in checks]),
+                "thresholds": [item.threshold for item in found],
+                "beside": thresholds_table(form.state, found),
                 "levers": bool(form.state.chosen_levers()),
             }
         except (ValidationError, InvalidInput, MissingFigure, UnsupportedArchitecture) as error:
@@ -113,13 +113,6 @@ def explore_thresholds(request: Request, ctx: Ctx) -> HTMLResponse:
     )
 
 
-COMPARED: Mapping[str, tuple[str, str, str]] = {
-    "compute-bound": ("compute", "HBM", "s"),
-    "kv-over-weights": ("cache", "weights", "B"),
-    "network-bound": ("network", "the longer of compute and HBM", "s"),
-}
-"""What each threshold compares, and in which unit."""
-
 AXES: Mapping[str, tuple[str, str]] = {
     "batch": ("batch", "batch"),
     "context_len": ("context", "context"),
@@ -128,16 +121,16 @@ AXES: Mapping[str, tuple[str, str]] = {
 """An axis of thresholds in words, and its key in the page's address."""
 
 
-def thresholds_table(state: WhatIf, checks: Sequence[Checked]) -> dict[str, Any]:
+def thresholds_table(state: WhatIf, found: Sequence[Crossing]) -> dict[str, Any]:
     """The estimates next to each threshold, each a link to that step in the lab."""
 
     def figure(words: str, value: float, unit: str) -> dict[str, Any]:
         return {"text": f"{words} {formatting.quantity(value, unit, decimal=True)}", "value": value}
 
     rows = []
-    for check in checks:
-        first, second, unit = COMPARED[check.threshold.id]
-        words, key = AXES[check.threshold.axis]
+    for item, check in ((crossing.threshold, check) for crossing in found for check in crossing.checks):
+        first, second, unit = COMPARED[item.id]
+        words, key = AXES[item.axis]
         memory = check.estimate.memory
         fits = {True: "fits", False: "does not fit", None: "capacity not stated"}[memory.fits]
         here = {key: check.value} | ({"sp": 0} if key == "tp" and check.value == 1 else {})
