@@ -106,7 +106,7 @@ take to start stays in the open: halves send twice as many."""
 MODEL_PARALLEL = " model parallel"
 """What the class of a training step ends in where tensor or pipeline parallelism divides the model."""
 
-LOCAL_ENGINES = frozenset({"autoawq", "llama-bench"})
+LOCAL_ENGINES = frozenset({"autoawq", "llama-bench", "llama-mmq"})
 """Sources that measured engines for one user's machine (llama.cpp, AutoAWQ), also on devices of a data centre."""
 
 KEPT_TABLES = 512
@@ -429,7 +429,7 @@ def step_class(table: CostTable, workload: Workload, family: str) -> str:
                 weights = "16bit" if weights in ("32bit", "tf32") else weights
             elif stored < 0.9 * product:
                 weights = "dequantised"
-            elif workload.phase == "prefill" and PRECISION_CLASSES[op.dtype] != "16bit":
+            if workload.phase == "prefill" and PRECISION_CLASSES[op.dtype] != "16bit":
                 weights += f" {PRECISION_CLASSES[op.dtype]}"
             break
     if workload.phase != "train" and workload.parallel.pp > 1:
@@ -465,7 +465,7 @@ def on_stack(key: str, stack: str) -> str:
     before, now = stack.split("/")[2].removesuffix(" over stages"), weights.removesuffix(over)
     if before == "native" and now.startswith("native"):
         weights = f"native{over}"
-    elif phase == "prefill" and before.startswith("native") and now == "dequantised":
+    elif phase == "prefill" and before.startswith("native") and now.startswith("dequantised"):
         weights = f"{before}{over}"
     return f"{phase}/{experts}/{weights}/{family}"
 

@@ -135,10 +135,11 @@ def test_where_nobody_measured_the_range_widens_and_the_basis_says_so(device: st
     dtype = "bf16" if "bf16" in profile.peak else "fp16"
     model = load_catalog().models["llama-3.1-8b"]
     workload = Workload("decode", 4, context_len=1024, dtypes=Dtypes(dtype, dtype, dtype), parallel=Parallel())
-    bound = lower_bound(cost_table(model, workload), ceilings(profile))
-    known = expected_time(lower_bound(cost_table(model, workload), ceilings(H200)), load_calibration(), workload)
-    guess = expected_time(bound, load_calibration(), workload)
-    assert guess.high / guess.time > known.high / known.time or "guess" not in guess.basis
+    table = cost_table(model, workload)
+    guess = expected_time(lower_bound(table, ceilings(profile)), load_calibration(), workload)
+    fit, _ = load_calibration().step(step_class(table, workload, profile.family))
+    # wider than the measurements that it rests on
+    assert guess.high / guess.time > 1.1 * fit.high or "guess" not in guess.basis
     if device == "google-tpu-v5e":
         assert "guess" in guess.basis
 
@@ -286,6 +287,7 @@ def test_the_range_holds_all_and_none_of_the_hidden_exchange() -> None:
         ),
         ("train/dense/fp8 model parallel/hopper", "train/dense/16bit/hopper", "train/dense/fp8/hopper"),
         ("prefill/dense/dequantised/hopper", "prefill/dense/native/hopper", "prefill/dense/native/hopper"),
+        ("prefill/dense/dequantised int8/hopper", "prefill/dense/native/hopper", "prefill/dense/native/hopper"),
         ("decode/dense/dequantised/hopper", "decode/dense/native/hopper", "decode/dense/dequantised/hopper"),
     ],
 )
@@ -300,3 +302,15 @@ def test_training_that_divides_the_model_is_a_class_of_its_own() -> None:
         workload = Workload(phase="train", seq_len=4096, parallel=parallel)
         key = step_class(cost_table(model, workload), workload, "hopper")
         assert key == f"train/dense/16bit{' model parallel' if divided else ''}/hopper"
+
+
+@pytest.mark.parametrize(("device", "rate"), [("nvidia-rtx-4090", 10358.75), ("nvidia-rtx-3090", 3654.78)])
+def test_quantised_products_in_eight_bits_are_not_forecast_as_dequantised(device: str, rate: float) -> None:
+    """llama.cpp, pull request 7676: Llama 3 8B in four and in five bits, 512 tokens at so many a second."""
+    bits = {"nvidia-rtx-4090": 4.63, "nvidia-rtx-3090": 5.57}[device]
+    dtypes = Dtypes("int8", "int8", "fp16", weights_bits=bits)
+    workload = Workload("prefill", 1, seq_len=512, dtypes=dtypes)
+    table = cost_table(load_catalog().models["llama-3-8b"], workload)
+    assert "/dequantised int8/" in step_class(table, workload, HARDWARE[device].family)
+    forecast = expected_time(lower_bound(table, ceilings(HARDWARE[device])), load_calibration(), workload)
+    assert 0.7 < forecast.time * rate / 512 < 1.4
