@@ -42,6 +42,12 @@ def gemm_table(m: int, n: int, k: int, dtype: str, *, batch: int = 1, groups: Se
     return CostTable.of([op], tokens=float(total_rows))
 
 
+def values_lie_in_keys(heads: int, kv_heads: int, head_dim: int, v_head_dim: int | None) -> bool:
+    """Whether values are taken as the first elements of the keys, where nobody says: those of one KV head of several
+    query heads that are narrower than its keys, as in absorbed latent attention. What may be one is counted once."""
+    return heads > kv_heads == 1 and v_head_dim is not None and v_head_dim < head_dim
+
+
 def attention_table(
     *,
     batch: int,
@@ -51,12 +57,16 @@ def attention_table(
     kv_heads: int,
     head_dim: int,
     v_head_dim: int | None = None,
+    values_in_keys: bool | None = None,
     causal: bool = True,
     window: int | None = None,
     dtype: str = "bf16",
     direction: str = "fwd",
 ) -> CostTable:
-    """Attention of `seq_q` queries over `seq_kv` keys, the queries the last positions when causal (F-3.2, F-4.4)."""
+    """Attention of `seq_q` queries over `seq_kv` keys, the queries the last positions when causal (F-3.2, F-4.4).
+
+    With `values_in_keys` the values are the first elements of the keys and are read with them (F-2.2, absorbed).
+    """
     b = precision(dtype, ("op", "dtype")).element_bytes
     if direction not in DIRECTIONS:
         raise InvalidInput(("op", "direction"), f"unknown direction {direction!r}: use {', '.join(DIRECTIONS)}")
@@ -67,6 +77,9 @@ def attention_table(
     if window is not None and not causal:
         raise InvalidInput(("op", "window"), "a window is counted for causal attention only")
     dv = head_dim if v_head_dim is None else v_head_dim
+    shared = values_lie_in_keys(heads, kv_heads, head_dim, v_head_dim) if values_in_keys is None else values_in_keys
+    if shared and dv > head_dim:
+        raise InvalidInput(("op", "values_in_keys"), f"values of {dv} elements do not lie in keys of {head_dim}")
     past = seq_kv - seq_q
     per_sequence = attended_pairs(seq_q, past, window=window) if causal else float(seq_q) * seq_kv
     pairs = batch * per_sequence
@@ -75,7 +88,7 @@ def attention_table(
     flop = 2.0 * heads * (head_dim + dv) * pairs
     q = float(batch) * seq_q * heads * head_dim * b
     o = float(batch) * seq_q * heads * dv * b
-    kv = float(batch) * seen * kv_heads * (head_dim + dv) * b
+    kv = float(batch) * seen * kv_heads * (head_dim if shared else head_dim + dv) * b
     lse = 4.0 * heads * batch * seq_q
     forward = Op(
         "attention",

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain import workload as w
+from app.domain.single_op import values_lie_in_keys
 from app.domain.workload import MAX_TOKENS, default_seq_len
 
 Count = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
@@ -251,10 +252,24 @@ class AttentionBody(Contract):
     kv_heads: Size
     head_dim: Size
     v_head_dim: Size | None = None
+    values_in_keys: Annotated[
+        bool | None,
+        Field(
+            description="Values are the first elements of the keys and are read with them, as in absorbed latent "
+            "attention. Left out: where several query heads share one KV head whose values are narrower than its keys."
+        ),
+    ] = None
     causal: bool = True
     window: Size | None = None
     dtype: PrecisionName = "bf16"
     direction: Literal["fwd", "bwd", "fwd_bwd"] = "fwd"
+
+    def filled_defaults(self, prefix: str = "") -> Iterator[str]:
+        yield from super().filled_defaults(prefix)
+        if self.values_in_keys is None and values_lie_in_keys(
+            self.heads, self.kv_heads, self.head_dim, self.v_head_dim
+        ):
+            yield f"{prefix}values_in_keys was not given: yes is assumed, as in absorbed latent attention."
 
 
 class ElementwiseBody(Contract):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from app.domain.blocks.attention import attended_pairs, cached_tokens_read
 from app.domain.errors import InvalidInput
 from app.domain.lower_bound import ceilings, lower_bound
 from app.domain.model import Attention
+from app.domain.single_op import attention_table
 from app.domain.step import cost_table
 from app.domain.workload import Dtypes, Parallel, Workload
 from tests.domain.architectures import DEEPSEEK_V3, H100, LLAMA3_70B, WINDOWED, row_of
@@ -113,6 +115,30 @@ def test_absorbed_decode_reads_the_latent_once_for_all_heads() -> None:
         assert float(table.total("kv_write")) == 70_272
     # the matrices of a layer without its norms: 187_107_328 - 1536 - 512
     assert sum(ONE_TOKEN[name] for name in ONE_TOKEN if name != "attention") == 2 * (187_107_328 - 2048)
+
+
+def test_a_kernel_of_absorbed_decode_reads_values_with_their_keys() -> None:
+    """FlashMLA reads 576 elements a token, not 1,088: its published times would beat a bound that counted both."""
+    shape: dict[str, Any] = {
+        "batch": 128,
+        "seq_q": 1,
+        "seq_kv": 4096,
+        "heads": 128,
+        "kv_heads": 1,
+        "head_dim": 576,
+        "causal": False,
+    }
+    assumed = attention_table(**shape, v_head_dim=512)
+    queries = 128 * 128 * 576 * 2
+    assert float(assumed.total("act_read")) == queries + 128 * 4096 * 576 * 2
+    assert float(attention_table(**shape, v_head_dim=512, values_in_keys=False).total("act_read")) == (
+        queries + 128 * 4096 * 1088 * 2
+    )
+    one_head = {**shape, "heads": 1, "head_dim": 192}
+    assert float(attention_table(**one_head, v_head_dim=128).total("act_read")) == 128 * 2 * (192 + 4096 * 320)
+    with pytest.raises(InvalidInput, match="do not lie"):
+        attention_table(**shape, v_head_dim=600, values_in_keys=True)
+    assert float(lower_bound(assumed, ceilings(H100)).overlapped) < 228e-6  # measured: 640 TFLOP/s
 
 
 def test_absorbed_decode_nears_the_ridge() -> None:

@@ -39,6 +39,14 @@ def test_decode_of_one_sequence_takes_the_time_to_read_the_weights(client: TestC
     assert answer["memory"]["fits"] is True
 
 
+def test_values_that_may_lie_in_keys_are_said_to(client: TestClient) -> None:
+    op = {"op": "attention", "seq_q": 1, "seq_kv": 4096, "heads": 128, "kv_heads": 1, "head_dim": 576, "causal": False}
+    note = "op.values_in_keys was not given"
+    for more, said in (({"v_head_dim": 512}, True), ({"v_head_dim": 512, "values_in_keys": False}, False), ({}, False)):
+        answer = client.post("/api/v1/estimates/op", json={"hardware": "h100-sxm", "op": {**op, **more}}).json()
+        assert any(text.startswith(note) for text in answer["assumptions"]) is said
+
+
 def test_operations_add_up_to_the_totals(client: TestClient) -> None:
     workload = {"phase": "train", "batch": 2, "seq_len": 2048, "parallel": {"tp": 4}}
     answer = bound(client, workload=workload)
