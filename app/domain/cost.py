@@ -51,7 +51,8 @@ class Op:
     longest       keys of the query that sees most, where queries see unequally many (0: all see as many)
     effort        expected time over that of a well-tuned kernel, launches apart (the bound does not know it)
     hidden        share of a collective that runs behind independent work (the serial bound does not know it)
-    skew          extra time of the busiest rank over the mean rank (routing), a share of the row's time
+    skew          load of the busiest rank over the mean rank's, less one (routing): so much more it computes, moves of
+                  activations and sends; weights are read once whatever the load
     net_backward  how many times as much a collective's backward pass sends
     rounds_backward  exchanges of a collective's backward pass, each like the forward one
     gathered      share of a collective that brought inputs, which the backward pass brings again where none are kept

@@ -421,7 +421,7 @@ def _summed(
         "net": over_operations(rows.net * count),
         "launch": np.asarray(launch),
         "sync": zero + sync,
-        "imbalance": imbalance + over_operations(worked * table["skew"]),
+        "imbalance": imbalance + _waiting_for_the_busiest(table, roofs, rows),
     }
     busiest = np.maximum(np.maximum(terms["compute"], terms["hbm"]), np.maximum(terms["net"], terms["launch"]))
     serial_waiting = terms["sync"] + terms["imbalance"]
@@ -442,6 +442,16 @@ def _summed(
         units=units,
         known_rows=rows,
     )
+
+
+def _waiting_for_the_busiest(table: CostTable, roofs: Ceilings, rows: RowTimes) -> Array:
+    """What the busiest rank takes beyond the mean one (F-9.7). Its load grows all but the weights that it reads."""
+    skew = table["skew"]
+    if not skew.any():
+        return over_operations(skew * 0.0)
+    spilled = table.spilled_bytes(roofs.cache) / roofs.memory
+    busiest = np.maximum(np.maximum(rows.compute, rows.net) * (1.0 + skew), rows.hbm + skew * spilled)
+    return over_operations((np.maximum(busiest, rows.longest) - rows.longest) * table["count"])
 
 
 def repeated_bound(cold: Bound, roofs: Ceilings) -> Seconds:

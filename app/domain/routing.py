@@ -93,6 +93,17 @@ def rank_skew(routing: Routing, copies: Grid, experts: int, ranks: int, *, top_k
     return float(skew[0]) if np.ndim(copies) == 0 else skew
 
 
+def reach_skew(routing: Routing, experts: int, ranks: int, top_k: int) -> float | None:
+    """Tokens that the busiest of `ranks` ranks gets over the mean, less one, where a token comes once however many of
+    the rank's experts it chose: less uneven than copies. None where routing says nothing of single experts."""
+    shares = expert_shares(routing, experts, top_k)
+    if shares is None:
+        return None
+    missed = np.prod(1.0 - np.minimum(shares * top_k, 1.0).reshape(ranks, -1), axis=1)
+    reached = 1.0 - missed
+    return float(reached.max() / reached.mean() - 1.0)
+
+
 def expected_maximum(mean: float, bins: int) -> float:
     """Expected fullest of `bins` bins with Poisson load `mean` (F-9.6): sum over m of 1 - P(X < m)^bins."""
     if mean <= 0:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from app.domain.lower_bound import Bound, ceilings, lower_bound
 from app.domain.model import LayerGroup, MoeMlp
+from app.domain.routing import reach_skew
 from app.domain.step import cost_table
-from app.domain.workload import Dtypes, Parallel, Workload
-from tests.domain.architectures import DEEPSEEK_V3, MIXTRAL_8X7B, row_of, step_total
+from app.domain.workload import Dtypes, Parallel, Routing, Workload
+from tests.domain.architectures import DEEPSEEK_V3, H100, MIXTRAL_8X7B, row_of, step_total
 
 FP8 = Dtypes(weights="fp8", activations="fp8")
 EXPERT = 3 * 7168 * 2048
@@ -59,6 +62,33 @@ def test_gradients_of_the_routers_weights_need_what_the_experts_put_out() -> Non
     sizes = {(float(table["act_read"][i]), float(table["act_write"][i])) for i in rows}
     forward, norms = 129 * 64 + 2048, 2048
     assert sizes == {(256 * 2 * forward, 256 * 2 * forward), (256 * 2 * (forward + norms), 256 * 2 * forward)}
+
+
+def test_the_busiest_rank_reads_no_more_weights_and_answers_each_token_once() -> None:
+    """Two ranks of four experts, top 2, of which the first rank's have 3/4 of the copies: half as many again as the
+    mean. Few tokens wait for weights, which both ranks read; a token with both experts there is answered once."""
+    routing = Routing(kind="histogram", tokens_per_expert=(4, 4, 2, 2, 1, 1, 1, 1))
+    layout = Parallel(dp=2, ep=2)
+    few, many = (
+        lower_bound(
+            cost_table(MIXTRAL_8X7B, Workload(batch=batch, context_len=64, parallel=layout, routing=routing)),
+            ceilings(replace(H100, l2_capacity=0.0)),
+        )
+        for batch in (8, 4096)
+    )
+    chosen = [0.5, 0.5, 0.25, 0.25], [0.125] * 4
+    reached = [1 - np.prod(1 - np.array(rank)) for rank in chosen]
+    once = max(reached) / np.mean(reached) - 1
+    assert reach_skew(routing, 8, 2, 2) == pytest.approx(once)
+
+    def waits(bound: Bound, name: str) -> float:
+        (row,) = (i for i, op in enumerate(bound.table.ops) if op.name == name)
+        return float(bound.op_time[row] * bound.table["count"][row])
+
+    products = ("expert gate and up", "expert down")
+    assert float(few.terms["imbalance"]) < 0.01 * sum(waits(few, name) for name in products)
+    expected = 0.5 * sum(waits(many, name) for name in products) + once * waits(many, "combine")
+    assert float(many.terms["imbalance"]) == pytest.approx(expected)
 
 
 def test_tensor_parallel_divides_every_expert() -> None:

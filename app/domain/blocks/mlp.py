@@ -10,7 +10,7 @@ from app.domain.cost import Op, elementwise
 from app.domain.errors import InvalidInput
 from app.domain.model import DenseMlp, MoeMlp
 from app.domain.precision import PRECISIONS
-from app.domain.routing import distinct_experts, dropped_share, expert_capacity, rank_skew
+from app.domain.routing import distinct_experts, dropped_share, expert_capacity, rank_skew, reach_skew
 from app.domain.units import Bytes, Grid
 
 
@@ -75,7 +75,7 @@ def moe_rows(ctx: StepContext, moe: MoeMlp, count: float) -> list[Op]:
             formula=formula,
         )
 
-    there, back = _exchange_with_experts(ctx, moe, own * kept, h, count)
+    there, back = _exchange_with_experts(ctx, moe, own * kept, h, count, skew)
     once = _once_to_a_rank(ctx, moe)
     rows = [
         ctx.gemm(
@@ -252,9 +252,10 @@ def dispatched_bytes(ctx: StepContext) -> Bytes:
 
 
 def _exchange_with_experts(
-    ctx: StepContext, moe: MoeMlp, own: Grid, width: Grid, count: float
+    ctx: StepContext, moe: MoeMlp, own: Grid, width: Grid, count: float, skew: Grid
 ) -> tuple[list[Op], list[Op]]:
-    """Dispatch and combine of tokens (F-9.3): results return by the way that tokens went. Empty on one rank.
+    """Dispatch and combine of tokens (F-9.3): results return by the way that tokens went, the busiest rank's last
+    (F-9.7). Empty on one rank.
 
     By default a token crosses to a node once and to a rank once: a copy for another node lands at one of the ranks that
     want it, so only the others move on inside the node. Gradients travel in the communication precision.
@@ -266,7 +267,7 @@ def _exchange_with_experts(
     kind = "all_gather" if ctx.workload.dispatch.scheme == "all_gather" else "all_to_all"
     hops, turns = (rule(kind, group.size, group.local) for rule in (far_hops, near_turns))
 
-    def exchange(name: str, element: Bytes) -> list[Op]:
+    def exchange(name: str, element: Bytes, uneven: Grid) -> list[Op]:
         size = own * width * element
         return [
             Op(
@@ -276,13 +277,20 @@ def _exchange_with_experts(
                 count=count,
                 net={"scale_up": size * near, "scale_out": size * far},
                 net_backward=ctx.wire / element,
+                skew=uneven,
                 hops=hops,
                 turns=turns,
                 formula="own tokens hidden bytes times copies sent on each tier",
             )
         ]
 
-    return exchange("dispatch", dispatched_bytes(ctx)), exchange("combine", ctx.wire)
+    results = skew
+    if ctx.workload.dispatch.scheme == "all_gather":
+        results = 0.0  # sums are as large wherever they come from
+    elif ctx.workload.dispatch.scheme != "all_to_all" and np.any(np.asarray(skew) > 0):
+        once = reach_skew(ctx.workload.routing, moe.experts, ctx.layout.ep, moe.top_k)
+        results = skew if once is None else np.minimum(skew, once)
+    return exchange("dispatch", dispatched_bytes(ctx), 0.0), exchange("combine", ctx.wire, results)
 
 
 def _matrices(
