@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 from pydantic import ValidationError
 
-from app.charts.base import ChartSpec
+from app.charts.base import RESOURCE_LABELS, ChartSpec
 from app.charts.ledger import BOOK_LABELS, ledger_waterfall
 from app.charts.memory import memory_bar
 from app.charts.roofline import link_roofline, roofline
@@ -22,6 +22,7 @@ from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitectu
 from app.domain.inputs import latent_tokens
 from app.domain.levers.registry import LEVERS
 from app.domain.precision import PRECISIONS
+from app.domain.words import share_text
 from app.domain.workload import PRESETS
 from app.services.context import Context
 from app.services.diagnose import scenario_for
@@ -357,8 +358,8 @@ def charts_of(estimate: BoundEstimate, headline: str) -> dict[str, ChartSpec]:
         "terms": terms_waterfall(
             bound,
             estimate.expected,
-            title=f"{bound.binding.upper() if bound.binding == 'hbm' else bound.binding.capitalize()} alone takes "
-            f"{binding_time / serial:.0%} of the serial bound",
+            title=f"{RESOURCE_LABELS[bound.binding]} alone takes {share_text(binding_time / serial)} of the serial "
+            "bound",
             caption=conditions,
         ),
         "memory": memory_bar(
