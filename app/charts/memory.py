@@ -8,6 +8,7 @@ from typing import Any
 
 from app.charts.base import ChartSpec, label
 from app.domain.memory import MemoryUse
+from app.domain.model import ModelSpec
 
 LABELS = {
     "parameters": "Parameters",
@@ -20,6 +21,8 @@ LABELS = {
     "communication": "Communication buffers",
     "fragmentation": "Fragmentation",
 }
+"""Objects in words, for models that keep keys and values."""
+
 _SHADES = {
     "parameters": "var(--object-parameters)",
     "gradients": "var(--object-gradients)",
@@ -34,7 +37,12 @@ _SHADES = {
 GIB = 2.0**30
 
 
-def memory_bar(memory: MemoryUse, *, title: str, caption: str = "") -> ChartSpec:
+def object_labels(model: ModelSpec) -> Mapping[str, str]:
+    """Objects in words, the cache by what it is for a model: keys and values, a state, or both."""
+    return {**LABELS, "kv_cache": model.cache_name[:1].upper() + model.cache_name[1:]}
+
+
+def memory_bar(memory: MemoryUse, *, title: str, caption: str = "", labels: Mapping[str, str] = LABELS) -> ChartSpec:
     """One stacked bar with the capacity as a line; objects that hold nothing are left out."""
     gib = 2.0**30
     shown = [(name, size) for name, size in memory.objects.items() if size > 0]
@@ -44,9 +52,9 @@ def memory_bar(memory: MemoryUse, *, title: str, caption: str = "") -> ChartSpec
             "orientation": "h",
             "y": ["Device"],
             "x": [size / gib],
-            "name": LABELS[name],
+            "name": labels[name],
             "marker": {"color": _SHADES.get(name, "var(--object-other)")},
-            "hovertemplate": f"{LABELS[name]}: %{{x:.3~g}} GiB<extra></extra>",
+            "hovertemplate": f"{labels[name]}: %{{x:.3~g}} GiB<extra></extra>",
         }
         for name, size in shown
     ]
@@ -80,7 +88,7 @@ def memory_bar(memory: MemoryUse, *, title: str, caption: str = "") -> ChartSpec
                 "font": {"size": 12, "color": "var(--chart-text)"},
             }
         )
-    rows: list[list[object]] = [[LABELS[name], size, size / memory.peak] for name, size in shown]
+    rows: list[list[object]] = [[labels[name], size, size / memory.peak] for name, size in shown]
     rows.append(["Peak", memory.peak, 1.0])
     if memory.capacity is not None:
         rows.append(["Capacity", memory.capacity, memory.capacity / memory.peak])
@@ -104,13 +112,13 @@ def memory_bar(memory: MemoryUse, *, title: str, caption: str = "") -> ChartSpec
             ],
             "rows": rows,
         },
-        meta={"title": title, "caption": caption, "legend": object_legend([name for name, _ in shown])},
+        meta={"title": title, "caption": caption, "legend": object_legend([name for name, _ in shown], labels)},
     )
 
 
-def object_legend(shown: Sequence[str]) -> list[dict[str, str]]:
+def object_legend(shown: Sequence[str], labels: Mapping[str, str] = LABELS) -> list[dict[str, str]]:
     """What the colours of a memory chart mean, as a legend below it."""
-    return [{"label": LABELS[name], "color": _css(_SHADES[name])} for name in shown]
+    return [{"label": labels[name], "color": _css(_SHADES[name])} for name in shown]
 
 
 def _css(shade: str) -> str:
@@ -119,7 +127,12 @@ def _css(shade: str) -> str:
 
 
 def memory_bars(
-    bars: Sequence[tuple[str, Mapping[str, float]]], capacity: float | None, *, title: str, caption: str = ""
+    bars: Sequence[tuple[str, Mapping[str, float]]],
+    capacity: float | None,
+    *,
+    title: str,
+    caption: str = "",
+    labels: Mapping[str, str] = LABELS,
 ) -> ChartSpec:
     """Stacked bars beside each other, such as before and after the levers, against the capacity."""
     names = [label(name) for name, _ in bars]
@@ -131,14 +144,14 @@ def memory_bars(
             "orientation": "h",
             "y": names,
             "x": [objects[name] / GIB for _, objects in bars],
-            "name": LABELS[name],
+            "name": labels[name],
             "marker": {"color": _SHADES[name]},
-            "hovertemplate": f"%{{y}}, {LABELS[name]}: %{{x:.3~g}} GiB<extra></extra>",
+            "hovertemplate": f"%{{y}}, {labels[name]}: %{{x:.3~g}} GiB<extra></extra>",
         }
         for name in shown
     ]
     right = max([*peaks, capacity or 0.0]) / GIB
-    rows: list[list[object]] = [[LABELS[name], *(objects[name] for _, objects in bars)] for name in shown]
+    rows: list[list[object]] = [[labels[name], *(objects[name] for _, objects in bars)] for name in shown]
     rows.append(["Peak", *peaks])
     if capacity is not None:
         rows.append(["Capacity", *(capacity for _ in bars)])
@@ -158,7 +171,7 @@ def memory_bars(
             "columns": [{"label": "Object"}, *({"label": name, "unit": "B"} for name, _ in bars)],
             "rows": rows,
         },
-        meta={"title": title, "caption": caption, "legend": object_legend(shown)},
+        meta={"title": title, "caption": caption, "legend": object_legend(shown, labels)},
     )
 
 
@@ -229,7 +242,12 @@ def memory_waterfall(
 
 
 def stage_bars(
-    stages: Sequence[Mapping[str, Any]], capacity: float | None, *, title: str, caption: str = ""
+    stages: Sequence[Mapping[str, Any]],
+    capacity: float | None,
+    *,
+    title: str,
+    caption: str = "",
+    labels: Mapping[str, str] = LABELS,
 ) -> ChartSpec:
     """A device of each pipeline stage as a stacked bar. `stages` are those of the memory answer of the API."""
     held = [{item["object"]: item["bytes"] for item in stage["objects"]} for stage in stages]
@@ -240,9 +258,9 @@ def stage_bars(
             "type": "bar",
             "x": names,
             "y": [objects[name] / GIB for objects in held],
-            "name": LABELS[name],
+            "name": labels[name],
             "marker": {"color": _SHADES[name]},
-            "hovertemplate": f"Stage %{{x}}, {LABELS[name]}: %{{y:.3~g}} GiB<extra></extra>",
+            "hovertemplate": f"Stage %{{x}}, {labels[name]}: %{{y:.3~g}} GiB<extra></extra>",
         }
         for name in shown
     ]
@@ -278,7 +296,7 @@ def stage_bars(
                 {"label": "Layers", "numeric": True},
                 {"label": "Micro-batches held", "numeric": True},
                 {"label": "Peak", "unit": "B"},
-                *({"label": LABELS[name], "unit": "B"} for name in shown),
+                *({"label": labels[name], "unit": "B"} for name in shown),
             ],
             "rows": [
                 [
@@ -291,7 +309,7 @@ def stage_bars(
                 for stage, objects in zip(stages, held, strict=True)
             ],
         },
-        meta={"title": title, "caption": caption, "legend": object_legend(shown)},
+        meta={"title": title, "caption": caption, "legend": object_legend(shown, labels)},
     )
 
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from app.charts.base import RESOURCE_LABELS, ChartSpec
 from app.charts.ledger import BOOK_LABELS, ledger_waterfall
-from app.charts.memory import memory_bar
+from app.charts.memory import memory_bar, object_labels
 from app.charts.roofline import link_roofline, roofline
 from app.charts.terms import terms_beside, terms_waterfall
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
@@ -363,7 +363,10 @@ def charts_of(estimate: BoundEstimate, headline: str) -> dict[str, ChartSpec]:
             caption=conditions,
         ),
         "memory": memory_bar(
-            memory, title=f"{fit}: {formatting.quantity(memory.peak, 'B')} on each device", caption=conditions
+            memory,
+            title=f"{fit}: {formatting.quantity(memory.peak, 'B')} on each device",
+            caption=conditions,
+            labels=object_labels(estimate.model),
         ),
     }
 

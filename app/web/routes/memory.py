@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 from pydantic import ValidationError
 
-from app.charts.memory import LABELS, memory_bars, memory_waterfall, stage_bars
+from app.charts.memory import memory_bars, memory_waterfall, object_labels, stage_bars
 from app.domain.activations import OFFLOAD_LABELS, RECOMPUTE_LABELS
 from app.domain.errors import InvalidInput, MissingFigure, UnsupportedArchitecture
 from app.domain.fit_search import Fit
@@ -128,7 +128,7 @@ def result_context(found: MemoryAnswer, base: str) -> dict[str, Any]:
 def charts_of(found: MemoryAnswer, result: dict[str, Any]) -> dict[str, Any]:
     """The bar against the capacity, the waterfall of the levers, and the stages of a pipeline."""
     estimate = found.estimate
-    conditions = conditions_of(estimate.bound)
+    conditions, labels = conditions_of(estimate.bound), object_labels(estimate.bound.model)
     use, rows, capacity = estimate.use, result["levers"], result["capacity_bytes"]
     fits = {True: "Fits", False: "Does not fit", None: "Capacity unknown"}[use.fits]
     bars = [("With levers", use.objects)]
@@ -140,6 +140,7 @@ def charts_of(found: MemoryAnswer, result: dict[str, Any]) -> dict[str, Any]:
             capacity,
             title=f"{fits}: {formatting.quantity(use.peak, 'B')} on the fullest device",
             caption=conditions,
+            labels=labels,
         )
     }
     if rows:
@@ -159,6 +160,7 @@ def charts_of(found: MemoryAnswer, result: dict[str, Any]) -> dict[str, Any]:
             title=f"Stage {fullest['stage'] + 1} of {found.state.lab.pp} is the fullest: "
             f"{formatting.quantity(fullest['peak_bytes'], 'B')}",
             caption=conditions,
+            labels=labels,
         )
     return charts
 
@@ -166,12 +168,12 @@ def charts_of(found: MemoryAnswer, result: dict[str, Any]) -> dict[str, Any]:
 def objects_table(found: MemoryAnswer, result: dict[str, Any]) -> dict[str, Any]:
     """Objects of the fullest device and their parts, beside what the bound counts."""
     least = result["least"]["peak_bytes"]
-    notes = object_notes(found)
+    notes, labels = object_notes(found), object_labels(found.estimate.bound.model)
     rows: list[list[Any]] = []
     for item in result["objects"]:
         if item["bytes"] <= 0:
             continue
-        name = LABELS[item["object"]]
+        name = labels[item["object"]]
         share = item["bytes"] / result["peak_bytes"]
         rows.append([{"text": name}, item["bytes"], share, notes.get(item["object"], "")])
         rows += [
