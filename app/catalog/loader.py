@@ -103,9 +103,18 @@ def _load(folder: Traversable) -> Catalog:
         MappingProxyType(models),
         MappingProxyType(techniques),
         trees,
-        NameIndex("hardware profile", {p.id: (p.name, *p.aliases) for p in hardware.values()}),
+        NameIndex(
+            "hardware profile",
+            {p.id: (p.name, *p.aliases) for p in hardware.values()},
+            {p.id: _memory_words(p.memory_capacity) for p in hardware.values()},
+        ),
         NameIndex("model", {m.id: _model_names(m) for m in models.values()}),
     )
+
+
+def _memory_words(capacity: float | None) -> tuple[str, ...]:
+    """How a name may state a device's memory: decimal or binary gigabytes."""
+    return () if capacity is None else (f"{capacity / 1e9:.0f}gb", f"{capacity / 2**30:.0f}gb")
 
 
 def _model_names(model: ModelSpec) -> tuple[str, ...]:

@@ -45,8 +45,13 @@ class Guess:
 class NameIndex:
     """Ids by every name they go by."""
 
-    def __init__(self, what: str, names: Mapping[str, Iterable[str]]) -> None:
+    def __init__(
+        self, what: str, names: Mapping[str, Iterable[str]], further: Mapping[str, Iterable[str]] | None = None
+    ) -> None:
+        """`further` are words that a name of an id may hold besides those of its names, in any order: with it a name is
+        also found by words (`by_bag`)."""
         self.what = what
+        self._bags = {} if further is None else {id_: _bag((id_, *names[id_]), further.get(id_, ())) for id_ in names}
         self.ids = tuple(names)
         self._ids = {normal(id_): id_ for id_ in names}
         self._names: dict[str, tuple[str, ...]] = {}
@@ -70,7 +75,17 @@ class NameIndex:
         if not found:
             bare = _VENDOR.sub("", name.strip())
             found = self._names.get(normal(bare), ()) if bare != name.strip() else ()
-        return found
+        return found or self.by_bag(name)
+
+    def by_bag(self, name: str) -> tuple[str, ...]:
+        """The ids that every word of a name may stand for, in whatever order (`H100-80GB-SXM`, `A100 40GB PCIe`).
+
+        A number of cores that tells all devices of a name apart must be said, and a lone word names nothing.
+        """
+        wanted = set(words(name[:200]))
+        if len(wanted) < 2 or not any(_CHIP.fullmatch(word) for word in wanted):
+            return ()
+        return tuple(id_ for id_, (known, needed) in self._bags.items() if needed <= wanted <= known)
 
     def resolve(self, name: str) -> str:
         """The one id with this name. Raises AmbiguousName or UnknownName."""
@@ -97,6 +112,17 @@ def normal(name: str) -> str:
 def words(name: str) -> tuple[str, ...]:
     """The words of a name in order, lower case; dots inside version numbers stay."""
     return tuple(re.findall(r"[a-z0-9]+(?:\.[0-9]+)*\+?", name.casefold().replace("(r)", " ").replace("(tm)", " ")))
+
+
+_CHIP = re.compile(r"(?=[a-z]*\d)(?!\d+(?:gb|gib)?$)[a-z\d.]{2,}|\d{4}")
+"""A word that may name a chip: letters with digits, or the four digits of a graphics card; no size of a memory."""
+
+
+def _bag(names: Iterable[str], further: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """All words of an id's names, and those that a name must hold: the cores where each of them counts these."""
+    known = [frozenset(words(name)) for name in names]
+    counted = all("core" in one for one in known[1:]) and len(known) > 1
+    return frozenset().union(*known, further), frozenset({"core"} if counted else ())
 
 
 _VENDOR = re.compile(r"^(?:nvidia|amd|intel(?:\(r\))?|google|aws|apple|habana)\s+", re.IGNORECASE)

@@ -175,6 +175,13 @@ def test_lint_finds_a_figure_without_a_source_and_a_count_that_is_off(folder: Fo
         ("AMD MI300X", "amd-mi300x"),
         ("TPU v5 lite", "google-tpu-v5e"),
         ("rtx 4090", "nvidia-rtx-4090"),
+        # the same words in another order, and the size of the memory
+        ("H100-80GB-SXM", "nvidia-h100-sxm"),
+        ("A100-40GB-SXM", "nvidia-a100-sxm4-40gb"),
+        ("A100 40GB PCIe", "nvidia-a100-pcie-40gb"),
+        ("RTX A6000 48GB", "nvidia-rtx-a6000"),
+        ("3090 24GB", "nvidia-rtx-3090"),
+        ("7900 XTX", "amd-rx-7900-xtx"),
     ],
 )
 def test_devices_by_name(catalog: Catalog, name: str, id_: str) -> None:
@@ -204,6 +211,14 @@ def test_an_ambiguous_device_is_refused_with_the_candidates(catalog: Catalog, na
         catalog.resolve_hardware(name)
     assert set(caught.value.candidates) == {"nvidia-h100-pcie", "nvidia-h100-sxm", "nvidia-h100-nvl"}
     assert "nvidia-h100-nvl" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["V100-SXM2-16GB", "H100-96GB-HBM2e", "RTX 3090 12GB", "80GB SXM", "M2 Ultra", "GH200-SXM"]
+)
+def test_words_of_another_device_name_none(catalog: Catalog, name: str) -> None:
+    with pytest.raises((UnknownName, AmbiguousName)):
+        catalog.resolve_hardware(name)
 
 
 def test_an_unknown_name_shows_what_is_near(catalog: Catalog) -> None:
