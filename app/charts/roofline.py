@@ -37,9 +37,9 @@ def roofline(bound: Bound, *, title: str, caption: str = "", height: int = 420) 
     """A step's operations under the roofs that their precisions have.
 
     A point lies at its intensity (FLOP executed per HBM byte) at the rate of taking exactly its bound, so it touches
-    a roof unless a link or the exponent unit holds it back. Points are outlines, since they are
-    bounds, not measurements; their area grows with the share of the step's time. Operations that compute nothing or
-    touch no memory have no place on the chart and stand in the table only.
+    a roof (of a precision, or of fp32 outside the matrix units) unless a link or the exponent unit holds it back.
+    Points are outlines, since they are bounds, not measurements; their area grows with the share of the step's time.
+    Operations that compute nothing or touch no memory have no place on the chart and stand in the table only.
     """
     rows = _operations(bound)
     points = [r for r in rows if r["flop"] > 0 and r["bytes"] > 0 and r["time"] > 0]
@@ -108,6 +108,23 @@ def roofline(bound: Bound, *, title: str, caption: str = "", height: int = 420) 
             _note(x_high, rate, f"{name} {with_prefix(rate, 'FLOP/s')}", "compute", xanchor="right", yshift=10)
         )
         annotations.append(_note(ridge, rate, f"ridge {short(ridge)}", "compute", xanchor="left", yshift=-12))
+    vector = _vector_roof(bound)
+    if vector is not None and vector < top:
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": [max(vector / memory, x_low), x_high],
+                "y": [vector, vector],
+                "line": {"color": RESOURCE_TOKENS["compute"], "width": 1.5, "dash": "longdashdot"},
+                "name": "fp32 vector",
+                "hovertemplate": f"fp32 outside the matrix units, {with_prefix(vector, 'FLOP/s')}<extra></extra>",
+                "showlegend": False,
+            }
+        )
+        words = f"fp32 vector {with_prefix(vector, 'FLOP/s')}"
+        annotations.append(_note(x_high, vector, words, "compute", xanchor="right", yshift=10))
+        free.take(x_high, vector, words)
     exponent = _exponent_roof(bound)
     if exponent is not None and exponent < top * 1.2:
         low = exponent / memory
@@ -322,6 +339,13 @@ def _peaks(bound: Bound) -> list[tuple[str, float]]:
     if not keys:
         keys = dict.fromkeys(["fp32"] if "fp32" in bound.ceilings.flop else list(bound.ceilings.flop)[:1])
     return sorted(((key, bound.ceilings.flop[key]) for key in keys), key=lambda item: item[1])
+
+
+def _vector_roof(bound: Bound) -> float | None:
+    """FLOP/s outside the matrix units, where some operation that has a place on the chart is held back by it."""
+    rows = zip(bound.table.ops, bound.op_binding(), bound.op_hbm_bytes, strict=True)
+    held = any(op.pipe == "vector" and binding == "compute" and size > 0 for op, binding, size in rows)
+    return bound.ceilings.flop.get("fp32") if held else None
 
 
 def _exponent_roof(bound: Bound) -> float | None:
