@@ -93,15 +93,14 @@ def rank_skew(routing: Routing, copies: Grid, experts: int, ranks: int, *, top_k
     return float(skew[0]) if np.ndim(copies) == 0 else skew
 
 
-def reach_skew(routing: Routing, experts: int, ranks: int, top_k: int) -> float | None:
-    """Tokens that the busiest of `ranks` ranks gets over the mean, less one, where a token comes once however many of
-    the rank's experts it chose: less uneven than copies. None where routing says nothing of single experts."""
+def reached_places(routing: Routing, experts: int, places: int, top_k: int) -> NDArray[np.float64] | None:
+    """Probability that a token has an expert at each of `places` ranks or nodes, which hold neighbours in equal numbers
+    (choices taken as independent). None where routing says nothing of single experts, or they do not divide."""
     shares = expert_shares(routing, experts, top_k)
-    if shares is None:
+    if shares is None or experts % places:
         return None
-    missed = np.prod(1.0 - np.minimum(shares * top_k, 1.0).reshape(ranks, -1), axis=1)
-    reached = 1.0 - missed
-    return float(reached.max() / reached.mean() - 1.0)
+    missed = np.prod(1.0 - np.minimum(shares * top_k, 1.0).reshape(places, -1), axis=1)
+    return np.asarray(1.0 - missed)
 
 
 def expected_maximum(mean: float, bins: int) -> float:

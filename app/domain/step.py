@@ -472,7 +472,10 @@ def _assumptions(model: ModelSpec, workload: Workload, layout: Layout) -> tuple[
     if model.is_moe and layout.folded and p.tp > 1:
         notes.append("Experts follow tensor parallelism: neither ep nor etp was given.")
     if p.ep > 1:
-        notes.append(_EXCHANGE_NOTES[workload.dispatch.scheme])
+        note = _EXCHANGE_NOTES[workload.dispatch.scheme]
+        if workload.routing.kind in ("zipf", "histogram"):
+            note = note.replace("evenly spread", "spread over ranks as the routing has them")
+        notes.append(note)
     if model.is_moe and workload.dispatch.node_limit is not None and p.ep > 1:
         notes.append(f"The experts of a token lie on at most {workload.dispatch.node_limit} nodes.")
     if model.is_moe and workload.dispatch.capacity_factor is not None:

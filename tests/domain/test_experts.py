@@ -9,7 +9,7 @@ import pytest
 
 from app.domain.lower_bound import Bound, ceilings, lower_bound
 from app.domain.model import LayerGroup, MoeMlp
-from app.domain.routing import reach_skew
+from app.domain.routing import reached_places
 from app.domain.step import cost_table
 from app.domain.workload import Dtypes, Parallel, Routing, Workload
 from tests.domain.architectures import DEEPSEEK_V3, H100, MIXTRAL_8X7B, row_of, step_total
@@ -79,7 +79,12 @@ def test_the_busiest_rank_reads_no_more_weights_and_answers_each_token_once() ->
     chosen = [0.5, 0.5, 0.25, 0.25], [0.125] * 4
     reached = [1 - np.prod(1 - np.array(rank)) for rank in chosen]
     once = max(reached) / np.mean(reached) - 1
-    assert reach_skew(routing, 8, 2, 2) == pytest.approx(once)
+    assert reached_places(routing, 8, 2, 2) == pytest.approx(np.array(reached))
+    # a token goes to fewer ranks than the 1.571 of two that it would reach if all experts were alike
+    sent = 4096 * 4096 * 2 * min(sum(reached), 2 * (1 - 4 * 3 / (8 * 7))) / 2
+    assert row_of(many.table, "combine", "count") == 32
+    (place,) = (i for i, op in enumerate(many.table.ops) if op.name == "combine")
+    assert float(many.table.net["scale_up"][place]) == pytest.approx(sent)
 
     def waits(bound: Bound, name: str) -> float:
         (row,) = (i for i, op in enumerate(bound.table.ops) if op.name == name)

@@ -10,7 +10,7 @@ from app.domain.cost import Op, elementwise
 from app.domain.errors import InvalidInput
 from app.domain.model import DenseMlp, MoeMlp
 from app.domain.precision import PRECISIONS
-from app.domain.routing import distinct_experts, dropped_share, expert_capacity, rank_skew, reach_skew
+from app.domain.routing import distinct_experts, dropped_share, expert_capacity, rank_skew, reached_places
 from app.domain.units import Bytes, Grid
 
 
@@ -207,6 +207,15 @@ def expected_destinations(places: Grid, experts: int, top_k: int) -> Grid:
     return n * (1.0 - missed)
 
 
+def _destinations(ctx: StepContext, moe: MoeMlp, places: Grid) -> Grid:
+    """Distinct places that a token's experts lie on: fewer where routing prefers some experts."""
+    spread = expected_destinations(places, moe.experts, moe.top_k)
+    if ctx.workload.routing.kind not in ("zipf", "histogram") or not isinstance(places, float):
+        return spread
+    reached = reached_places(ctx.workload.routing, moe.experts, round(places), moe.top_k)
+    return spread if reached is None else min(float(spread), float(reached.sum()))
+
+
 def sent_copies(ctx: StepContext, moe: MoeMlp) -> tuple[Grid, Grid]:
     """Copies of a token that its rank sends on the scale-up and on the scale-out tier, expected (F-9.3, F-9.11).
 
@@ -218,8 +227,7 @@ def sent_copies(ctx: StepContext, moe: MoeMlp) -> tuple[Grid, Grid]:
     if dispatch.scheme == "all_gather":
         sent = wire_bytes("all_gather", size, size, local)
         return sent["scale_up"], sent["scale_out"]
-    to_nodes = expected_destinations(nodes, moe.experts, moe.top_k)
-    to_ranks = expected_destinations(size, moe.experts, moe.top_k)
+    to_nodes, to_ranks = _destinations(ctx, moe, nodes), _destinations(ctx, moe, size)
     most = nodes if dispatch.node_limit is None else np.minimum(float(dispatch.node_limit), nodes)
     if dispatch.node_limit is not None and np.any(most < to_nodes):
         reachable = round(moe.experts * float(np.max(most / nodes)))
@@ -240,7 +248,7 @@ def _once_to_a_rank(ctx: StepContext, moe: MoeMlp) -> Grid:
     between them need each token once, unless every copy is sent apart."""
     if ctx.layout.folded or ctx.workload.dispatch.scheme == "all_to_all":
         return 1.0
-    return np.minimum(expected_destinations(ctx.layout.expert_group.size, moe.experts, moe.top_k) / moe.top_k, 1.0)
+    return np.minimum(_destinations(ctx, moe, ctx.layout.expert_group.size) / moe.top_k, 1.0)
 
 
 def dispatched_bytes(ctx: StepContext) -> Bytes:
@@ -288,8 +296,8 @@ def _exchange_with_experts(
     if ctx.workload.dispatch.scheme == "all_gather":
         results = 0.0  # sums are as large wherever they come from
     elif ctx.workload.dispatch.scheme != "all_to_all" and np.any(np.asarray(skew) > 0):
-        once = reach_skew(ctx.workload.routing, moe.experts, ctx.layout.ep, moe.top_k)
-        results = skew if once is None else np.minimum(skew, once)
+        once = reached_places(ctx.workload.routing, moe.experts, ctx.layout.ep, moe.top_k)
+        results = skew if once is None else np.minimum(skew, float(once.max() / once.mean()) - 1.0)
     return exchange("dispatch", dispatched_bytes(ctx), 0.0), exchange("combine", ctx.wire, results)
 
 
