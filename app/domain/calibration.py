@@ -522,8 +522,8 @@ def hides_exchange(table: CostTable, workload: Workload) -> bool:
 
 
 def _is_dispatch(op: Op) -> bool:
-    """An exchange with experts that no lever has hidden already."""
-    return op.kind == "collective" and op.in_layer in ("dispatch", "combine") and not op.hidden
+    """An exchange with experts of which no lever hides more than is taken as hidden anyhow."""
+    return op.kind == "collective" and op.in_layer in ("dispatch", "combine") and op.hidden <= HIDDEN_DISPATCH
 
 
 def waits_for_pieces(workload: Workload) -> bool:
@@ -553,16 +553,18 @@ class Shares:
 def shares_of(table: CostTable, seconds: Array, starting: Array, workload: Workload) -> Shares:
     """How the seconds of each row add up in a step."""
     apart = counts_exchange_apart(table, workload)
-    gradients = dispatched = started = 0.0
+    gradients = dispatched = started = hidden = 0.0
     for op, time, start in zip(table.ops, seconds.tolist(), starting.tolist(), strict=True):
         if op.stage == "data parallel":
             gradients += time
         elif apart and _is_dispatch(op):
-            started += min(start, time)
-            dispatched += time - min(start, time)
+            whole = time / (1.0 - op.hidden)
+            started += min(start, whole)
+            dispatched += whole - min(start, whole)
+            hidden += whole - time
     waits = table.bubble or waits_for_pieces(workload)
     return Shares(
-        work=float(seconds.sum()) - gradients - dispatched - started,
+        work=float(seconds.sum()) + hidden - gradients - dispatched - started,
         gradients=gradients,
         dispatched=dispatched,
         started=started,

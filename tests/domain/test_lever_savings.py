@@ -423,6 +423,8 @@ EXPERTS_TRAIN = Workload(
         # fewer keys a query, or narrower ones, leave queries, heads and waves as they are
         ("llama-3.1-8b", replace(PREFILL, seq_len=4096), ("fp8-attn", "nsa-block-sparse")),
         ("llama-3.1-8b", DECODE, ("skip-softmax", "kv-2bit")),
+        # half batches hide more of the exchange than the shared expert does
+        ("deepseek-v3", replace(PREFILL, batch=2, parallel=Parallel(dp=32, ep=32)), ("shared-expert-overlap",)),
         # pictures of a fixed size stay as large when more of their patches become one token
         ("gemma-3-27b", replace(PREFILL, seq_len=2048, visual_tokens=1024), ("resampler",)),
         # adapters are in the step's one kernel already

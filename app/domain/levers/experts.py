@@ -450,7 +450,8 @@ EXPERT_LEVERS: tuple[Lever, ...] = (
         "shared-expert-overlap",
         "Shared expert beside the exchange",
         "communication",
-        "A share of dispatch and combine runs behind the shared expert (F-1.5, level L1; expected time only).",
+        "A share of dispatch and combine runs behind the shared expert (F-1.5, level L1; expected time only, where half"
+        " batches do not hide as much).",
         first_of(_TRAIN_OR_PREFILL, needs_shared_expert, _APART),
         change=_behind("shared-expert-overlap"),
         params=(Param("hidden", 0.3, 0, 0.95, _HIDDEN),),
