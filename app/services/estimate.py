@@ -41,6 +41,7 @@ from app.domain.lower_bound import (
 )
 from app.domain.memory import MemoryUse, memory_use
 from app.domain.model import ModelSpec
+from app.domain.overlap import OVERLAP_EFFICIENCY
 from app.domain.precision import PRECISIONS
 from app.domain.single_op import attention_table, collective_table, elementwise_table, gemm_table
 from app.domain.workload import Workload
@@ -103,6 +104,11 @@ class BoundEstimate:
             notes.append(
                 f"The expected time of a step takes {HIDDEN_DISPATCH:.0%} of {what} as hidden behind {behind}, but for "
                 "what messages take to start (judgement). That of a single stage hides none."
+            )
+        if any(op.base.endswith("input all-gather") for op in table.ops):
+            notes.append(
+                f"The expected time takes {OVERLAP_EFFICIENCY['L2']:.0%} of what weight gradients gather again as "
+                "hidden beside gradients of inputs (judgement)."
             )
         if any(op.stage == "data parallel" for op in table.ops):
             notes.append(
