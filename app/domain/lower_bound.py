@@ -173,7 +173,10 @@ def ceilings(profile: HardwareProfile, choice: CeilingChoice = "peak") -> Ceilin
         memory=memory,
         links=links,
         exponentials=profile.peak_exponentials,
-        far_start=default_alpha("scale_out", "" if profile.scale_out is None else profile.scale_out.name),
+        far_start=default_alpha(
+            "scale_up" if "scale-out bandwidth" in names else "scale_out",
+            "" if profile.scale_out is None else profile.scale_out.name,
+        ),
         launch=LEAST_LAUNCH if profile.launch_overhead is None else profile.launch_overhead,
         cache=UNKNOWN_CACHE if profile.cache_capacity is None else profile.cache_capacity,
         in_switch_reduction=profile.scale_up is not None and profile.scale_up.in_network_reduction,

@@ -257,7 +257,8 @@ def _hop_notes(table: CostTable, roofs: Ceilings) -> list[str]:
     """What the forecast takes for messages between nodes, which no profile states."""
     if not table["hops"].any():
         return []
-    return [f"The expected time takes {roofs.far_start * 1e6:g} us for a message to another node to start (judgement)."]
+    to = "across PCIe" if roofs.names.get("scale-out bandwidth") == "PCIe" else "to another node"
+    return [f"The expected time takes {roofs.far_start * 1e6:g} us for a message {to} to start (judgement)."]
 
 
 def expected_step_time(
