@@ -78,7 +78,8 @@ _TOP = (
     "moe", "linear_layers", "sparse_attention", "mtp", "vision", "audio", "diffusion", "extra_params",
     "published_total_params", "published_active_params", "published_source", "published_digits",
     "computed_total_params", "computed_active_params", "computed_breakdown", "aliases", "notes", "sources",
-    "read", "copied_from", "hf_import", "weights_stored_as",
+    "read", "copied_from", "hf_import", "weights_stored_as", "embedding_norm", "token_types",
+    "pooling",
 )
 # fmt: on
 _READ_ONLY = (
@@ -239,7 +240,7 @@ class _ModelReader:
             front=ends.front,
             class_tokens=ends.class_tokens,
             token_types=ends.token_types,
-            embedding_norm=ends.embedding_norm or ssm,
+            embedding_norm=f.flag("embedding_norm") or ends.embedding_norm or ssm,
             relative_positions=self._relative_positions(kind),
             residual_streams=next((g.mixer.streams for g in layers if isinstance(g.mixer, CompressedAttention)), 1),
             pooling=ends.pooling,
@@ -819,6 +820,8 @@ def _built(model: ModelSpec) -> dict[str, Any]:
         "attention_bias": False,
         "bias_detail": {"qkv": False, "o": False, "mlp": False, "lm_head": model.lm_head_bias},
         "max_position": model.max_position,
+        "embedding_norm": True if model.embedding_norm and model.kind == "decoder" else None,
+        **_word_encoder_json(model),
         "parallel_block": model.parallel_block,
         **positions,
         "layers": [_layer(group) for group in model.layers],
@@ -833,6 +836,13 @@ def _built(model: ModelSpec) -> dict[str, Any]:
         "weights_stored_as": model.weights_stored_as,
     }
     return {key: value for key, value in data.items() if value is not None}
+
+
+def _word_encoder_json(model: ModelSpec) -> dict[str, Any]:
+    """What a BERT-like encoder has at its ends."""
+    if model.kind != "encoder" or model.front or not (model.vocab_size and model.learned_positions):
+        return {}
+    return {"token_types": model.token_types, "pooling": model.pooling or "none"}
 
 
 def _layer(group: LayerGroup) -> dict[str, Any]:

@@ -43,7 +43,9 @@ def encoder_ends(top: Fields, vocab: int, hidden: int, positions: int | None) ->
     data = top.object("vision")
     if not data:
         if vocab and (top.text("position_embedding", 100) or "").startswith("learned"):
-            return EncoderEnds((), 0, 2, True, positions or 0, "dense", final_norm=False)
+            types = top.integer("token_types", 0, 1000)
+            pooled: Literal["dense"] | None = None if top.choice("pooling", ("dense", "none")) == "none" else "dense"
+            return EncoderEnds((), 0, 2 if types is None else types, True, positions or 0, pooled, final_norm=False)
         return EncoderEnds(embedding_norm=bool(vocab))
     f = Fields(data, top.at("vision"), list(data))
     patch, image = f.integer("patch_size", 1, 10_000), f.integer("image_size", 1, 100_000)

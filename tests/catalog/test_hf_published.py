@@ -107,3 +107,35 @@ def test_what_a_quantised_file_says(quantization: dict[str, Any], precision: str
     record = model_from_hf_config({**LFM2, "quantization_config": quantization}, name="a model").model.record
     assert record["hf_import"].get("weights") == precision
     assert words in record["hf_import"]["stored_as"]
+
+
+@pytest.mark.parametrize(
+    ("config", "published"),
+    [
+        pytest.param(
+            {"model_type": "bloom", "n_embed": 1024, "n_layer": 24, "num_attention_heads": 16, "vocab_size": 250880},
+            559_214_592,
+            id="bloom-560m: a norm behind the embedding",
+        ),
+        pytest.param(
+            {
+                "model_type": "roberta", "hidden_act": "gelu", "hidden_size": 1024, "intermediate_size": 4096,
+                "max_position_embeddings": 514, "num_attention_heads": 16, "num_hidden_layers": 24,
+                "type_vocab_size": 1, "vocab_size": 50265,
+            },
+            355_359_744,
+            id="roberta-large: one type of token",
+        ),
+        pytest.param(
+            {
+                "model_type": "distilbert", "dim": 768, "hidden_dim": 3072, "max_position_embeddings": 512,
+                "n_heads": 12, "n_layers": 6, "vocab_size": 30522, "activation": "gelu",
+            },
+            66_362_880,
+            id="distilbert-base: no types and no pooler",
+        ),
+    ],
+)  # fmt: skip
+def test_ends_of_a_stack_are_counted_to_the_last_parameter(config: dict[str, object], published: int) -> None:
+    model = model_from_hf_config(config, name="m").model
+    assert count_parameters(model).total == published

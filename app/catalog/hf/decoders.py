@@ -243,6 +243,24 @@ def deepseek(config: Config, value_width: int | None = None, tied: bool = False)
     return draft
 
 
+def bloom(config: Config) -> Draft:
+    """BLOOM: GPT-2's layers with ALiBi, and a norm behind the embedding."""
+    family = Decoder(
+        gated=False,
+        norm="layernorm",
+        tied=True,
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+        position="alibi",
+        intermediate=4,
+        activation="gelu",
+    )
+    draft = family(config)
+    draft.facts["embedding_norm"] = True
+    return draft
+
+
 def minicpm(config: Config) -> Draft:
     """MiniCPM: a Llama with a tied head; the third generation has latent attention."""
     if config.has("kv_lora_rank"):
@@ -662,10 +680,7 @@ DECODERS: Mapping[str, Callable[[Config], Draft]] = {
     "apertus": Decoder(**bias_of_attention(), gated=False, qk_norm="head", activation="xielu"),
     "arcee": Decoder(**bias_of_attention(), gated=False, mlp_bias=If("mlp_bias", False), activation="relu2"),
     "baichuan": Decoder(),
-    "bloom": Decoder(
-        gated=False, norm="layernorm", tied=True, qkv_bias=True, o_bias=True, mlp_bias=True, position="alibi",
-        intermediate=4, activation="gelu",
-    ),
+    "bloom": bloom,
     "chatglm": chatglm,
     "codegen": Decoder(
         gated=False, norm="layernorm", norms=1, mlp_bias=True, lm_head_bias=True, parallel=True, intermediate=4

@@ -24,11 +24,13 @@ def bert(config: Config) -> Draft:
         o_bias=True,
     )
     width = config.needed(INTERMEDIATE, "the width of the MLP")
+    types = config.integer("type_vocab_size", 0, 1000)
     return Draft(
         kind="encoder",
         hidden=config.hidden(),
         vocab=config.vocab(),
         layers=[{**attention, **dense_mlp(width, gated=False, bias=True)}] * config.layers(),
+        facts={} if types is None else {"token_types": types},
         norm="layernorm",
         gated=False,
         tied=read_tied(config, True),
@@ -39,8 +41,8 @@ def bert(config: Config) -> Draft:
 
 
 def distilbert(config: Config) -> Draft:
-    """DistilBERT: BERT under other names."""
-    return bert(
+    """DistilBERT: BERT under other names, without types of tokens and without what pools."""
+    draft = bert(
         Config(
             {
                 **config.data,
@@ -51,6 +53,8 @@ def distilbert(config: Config) -> Draft:
             config.assumptions,
         )
     )
+    draft.facts |= {"token_types": 0, "pooling": "none"}
+    return draft
 
 
 def modernbert(config: Config) -> Draft:
