@@ -176,7 +176,8 @@ CACHE_LEVERS: tuple[Lever, ...] = (
         "prefix-cache",
         "Prefix cache",
         "runtime",
-        "The hit share of a prompt is read from the cache, only the rest is computed (F-5.4, F-5.5).",
+        "The hit share of a prompt is read from the cache, only the rest is computed (F-5.4, F-5.5); short prompts"
+        " wait for weights all the same.",
         first_of(only_in("prefill"), needs_decoder, needs_attention),
         change=_prefix_hits,
         memory_lever="pack",

@@ -269,7 +269,8 @@ COMMUNICATION_LEVERS: tuple[Lever, ...] = (
         "pp-interleave",
         "Interleaved pipeline",
         "runtime",
-        "Each stage holds so many chunks of layers: the bubble is divided, hand-overs multiply (F-8).",
+        "Each stage holds so many chunks of layers: the bubble is divided, hand-overs multiply, which a small model or"
+        " a slow link pays for (F-8).",
         first_of(only_in("train"), needs_more_than_one("pp", "pipeline parallelism"), _is_plain_schedule),
         change=_interleave,
         params=(Param("chunks", 2, 2, 64, "chunks of layers of a stage", whole=True),),

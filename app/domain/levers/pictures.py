@@ -399,7 +399,8 @@ PICTURE_LEVERS: tuple[Lever, ...] = (
         "distrifusion",
         "Patches of a picture on several devices",
         "runtime",
-        "Each device works on its patch with all weights; keys and values of the others arrive a step late (F-13.4).",
+        "Each device works on its patch with all weights; keys and values of the others arrive a step late (F-13.4). A"
+        " step that waits for launches or small kernels gains nothing from it.",
         first_of(_DENOISE, _UNET),
         change=_patches("distrifusion", weights=False),
         memory_lever="shard",
@@ -410,7 +411,8 @@ PICTURE_LEVERS: tuple[Lever, ...] = (
         "pipefusion-xdit",
         "Patches passed through layers on several devices",
         "runtime",
-        "Layers are divided over devices and patches pass through them; each device reads its own weights (F-13.4).",
+        "Layers are divided over devices and patches pass through them; each device reads its own weights (F-13.4). A"
+        " step that waits for launches or small kernels gains nothing from it.",
         first_of(_DENOISE, _TRANSFORMER),
         change=_patches("pipefusion-xdit", weights=True),
         memory_lever="shard",
