@@ -466,7 +466,7 @@ ATTENTION_LEVERS: tuple[Lever, ...] = (
         "skip-softmax",
         "Negligible blocks skipped after their scores",
         "algorithmic",
-        "Skipped pairs need their score, but no exponent, no value and no second product: few keys gain nothing.",
+        "Skipped pairs need their score, but no exponent, no value and no second product; few keys may lose a little.",
         first_of(only_in("prefill", "decode"), needs_attention),
         change=_skipped_blocks,
         params=(Param("skipped", 0.5, 0, 0.99, "share of the pairs that are skipped"),),
