@@ -31,6 +31,7 @@ from app.catalog.stack_codec import (
     encoder_ends,
     read_prediction,
     read_tower,
+    rotates,
     sound_front,
 )
 from app.domain.errors import InvalidInput
@@ -224,6 +225,7 @@ class _ModelReader:
             norm_has_bias=norm == "layernorm",
             final_norm=ends.final_norm,
             learned_positions=positions,
+            rotary=rotates(f.text("position_embedding", 100), positions),
             parallel_block=f.flag("parallel_block") or False,
             max_position=max_position,
             activation=f.text("activation", 100),
@@ -331,6 +333,7 @@ class _ModelReader:
             norm=norm,
             norm_has_bias=norm == "layernorm",
             learned_positions=AUDIO_POSITIONS if sound else positions or 0,
+            rotary=rotates(text, positions or 0),
             front=sound_front(mel, self.hidden) if sound and mel is not None else (),
             relative_positions=self._relative_positions("enc-dec"),
             activation=self.fields.text("activation", 100),
@@ -795,7 +798,7 @@ def _with_indexers(groups: list[LayerGroup], indexers: tuple[int, SparseIndexer]
 
 
 def _built(model: ModelSpec) -> dict[str, Any]:
-    positions: dict[str, Any] = {}
+    positions: dict[str, Any] = {} if model.rotary or model.relative_positions else {"position_embedding": "none"}
     if model.learned_positions:
         offset = model.learned_positions == (model.max_position or 0) + 2
         positions = {"position_embedding": "learned (+2 offset rows)" if offset else "learned"}

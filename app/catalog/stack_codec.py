@@ -38,6 +38,11 @@ class EncoderEnds(NamedTuple):
     final_norm: bool = True
 
 
+def rotates(positions: str | None, learned: int) -> bool:
+    """Whether queries and keys are rotated: by what the record says of positions, else unless a table is learned."""
+    return "rope" in positions if positions else learned == 0
+
+
 def encoder_ends(top: Fields, vocab: int, hidden: int, positions: int | None) -> EncoderEnds:
     """The ends of a model of kind `encoder`: of words as in BERT, or of patches of a picture."""
     data = top.object("vision")
@@ -120,6 +125,7 @@ def _tower(modality: Literal["vision", "audio"], f: Fields, params: int) -> Towe
         norm="layernorm",
         norm_has_bias=True,
         learned_positions=positions,
+        rotary=rotates(None, positions),
         front=front,
         activation="gelu",
     )

@@ -73,6 +73,16 @@ def test_a_prompt_runs_the_encoder_and_caches_its_keys_and_values() -> None:
     assert row_of(table, "rotary and cache append", "kv_write") == 2 * 5 * 128 * 2
 
 
+def test_without_rotary_positions_only_the_cache_is_written() -> None:
+    plain = replace(LLAMA3_8B, rotary=False)
+    table = cost_table(plain, Workload(phase="prefill", batch=2, seq_len=5))
+    keys_and_values = 2 * 5 * 2 * 8 * 128 * 2
+    assert row_of(table, "cache append", "act_read") == row_of(table, "cache append", "kv_write") == keys_and_values
+    assert row_of(table, "cache append") == 0
+    trained = cost_table(plain, Workload(phase="train", batch=1, seq_len=64))
+    assert not any("append" in op.name for op in trained.ops)
+
+
 def test_a_decoded_token_only_reads_what_the_encoder_left() -> None:
     table = cost_table(PAIR, Workload(batch=2, context_len=7, source_len=30))
     names = {op.name for op in table.ops}

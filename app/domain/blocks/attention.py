@@ -156,6 +156,36 @@ def context_share(
     return ContextShare(cached_tokens * own * kv_width * ctx.kv, foreign * kv_width * ctx.activation, rows)
 
 
+def _before_attention(ctx: StepContext, q_width: Grid, k_width: Grid, v_width: Grid, count: float) -> list[Op]:
+    """Queries and keys are rotated while keys and values go to the cache; without a rotation the append is left, and
+    where nothing is cached either the projections' results are what attention reads."""
+    t = ctx.tokens
+    kv_write = 0.0 if ctx.cacheless else t * (k_width + v_width) * ctx.kv / (ctx.layout.cp if ctx.decoding else 1)
+    row = Op(
+        "cache append",
+        "attention",
+        "elementwise",
+        count=count,
+        act_read=t * (k_width + v_width) * ctx.activation,
+        kv_write=kv_write,
+        formula="tokens kv_width kv_bytes written to the cache",
+    )
+    if ctx.model.rotary:
+        rotated = t * (q_width + k_width) * ctx.activation
+        row = row.having(
+            name="rotary and cache append",
+            pipe="vector",
+            dtype="fp32",
+            flop=6.0 * t * (q_width + k_width),
+            act_read=rotated + (0.0 if ctx.cacheless else t * v_width * ctx.activation),
+            act_write=t * (q_width + (k_width if ctx.cacheless else 0.0)) * ctx.activation,
+            act_backward=(rotated, rotated),  # a rotation is undone without what went into it
+        )
+    elif ctx.cacheless:
+        return []
+    return [row]
+
+
 def attention_rows(ctx: StepContext, attention: Attention, count: float, input_width: int | None = None) -> list[Op]:
     """Rows of `count` multi-head attention layers (F-2.1, F-3.2, F-4.4, F-4.5, F-4.7).
 
@@ -168,7 +198,6 @@ def attention_rows(ctx: StepContext, attention: Attention, count: float, input_w
     q_width = heads * attention.head_dim
     o_width = heads * attention.v_head_dim
     k_width, v_width = kv_heads * attention.head_dim, kv_heads * attention.v_head_dim
-    kv_width = k_width + v_width
     read_width = local_kv_heads(ctx, attention) * (attention.head_dim + attention.v_head_dim)
     shared = context_share(ctx, attention, read_width, q_width + o_width, o_width, heads, count)
     pairs = attention_pairs(ctx, attention)
@@ -184,21 +213,7 @@ def attention_rows(ctx: StepContext, attention: Attention, count: float, input_w
             count=count,
             formula="2 tokens hidden (heads head_dim + kv_heads (head_dim + v_head_dim)) / tp",
         ),
-        Op(
-            "rotary and cache append",
-            "attention",
-            "elementwise",
-            count=count,
-            pipe="vector",
-            dtype="fp32",
-            flop=6.0 * t * (q_width + k_width),
-            act_read=t * (q_width + k_width + (0.0 if ctx.cacheless else v_width)) * ctx.activation,
-            act_write=t * (q_width + (k_width if ctx.cacheless else 0.0)) * ctx.activation,
-            # a rotation is undone without what went into it
-            act_backward=(t * (q_width + k_width) * ctx.activation, t * (q_width + k_width) * ctx.activation),
-            kv_write=0.0 if ctx.cacheless else t * kv_width * ctx.kv / (ctx.layout.cp if ctx.decoding else 1),
-            formula="tokens kv_width kv_bytes written to the cache",
-        ),
+        *_before_attention(ctx, q_width, k_width, v_width, count),
         Op(
             "attention",
             "attention",

@@ -36,7 +36,7 @@ def _reads_cache(op: Op) -> bool:
 
 
 def _appends(op: Op) -> bool:
-    return op.in_layer in ("rotary and cache append", "latent norm", "cross cache append")
+    return op.in_layer in ("rotary and cache append", "cache append", "latent norm", "cross cache append")
 
 
 def _times(reads: float) -> Edit:

@@ -86,8 +86,10 @@ def needs_full_attention(scenario: Scenario) -> str | None:
 
 
 def needs_rotary(scenario: Scenario) -> str | None:
-    """Rows that rotate queries and keys: those of plain multi-head attention."""
-    return needs_multi_head_attention(scenario)
+    """Rows that rotate queries and keys: those of plain multi-head attention, where positions are rotary."""
+    return needs_multi_head_attention(scenario) or (
+        None if scenario.model.rotary else f"{scenario.model.name} rotates no queries and keys"
+    )
 
 
 def needs_gated_mlp(scenario: Scenario) -> str | None:

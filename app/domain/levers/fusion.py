@@ -18,6 +18,7 @@ from app.domain.levers.conditions import (
     needs_gated_mlp,
     needs_mlp,
     needs_more_than_one,
+    needs_multi_head_attention,
     needs_no_experts,
     needs_nvidia,
     needs_rotary,
@@ -93,7 +94,7 @@ def _append_apart(_: Scenario, __: Params) -> Edit:
         size = 2.0 * _rotated_keys(op, ctx)
         return op.having(act_read=op.act_read + size, act_write=op.act_write + size, launches=op.launches + 1.0)
 
-    appends = each(named("rotary and cache append", "latent norm"), rows)
+    appends = each(named("rotary and cache append", "cache append", "latent norm"), rows)
     return Edit("kv-append-fused", appends)
 
 
@@ -420,7 +421,7 @@ FUSION_LEVERS: tuple[Lever, ...] = (
         "Rotary embedding, conversion and append in one kernel",
         "kernel",
         "Without it new keys and values are written and read once more at the activations' width (F-4.7).",
-        first_of(only_in("prefill", "decode"), needs_decoder, needs_rotary),
+        first_of(only_in("prefill", "decode"), needs_decoder, needs_multi_head_attention),
         lack=_append_apart,
         memory_lever="dematerialize",
     ),
