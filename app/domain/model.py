@@ -480,8 +480,8 @@ class ModelSpec:
     """A model as the cost table needs it.
 
     `norm_has_bias` is true for LayerNorm with a bias vector. `parallel_block` computes attention and MLP from the same
-    input (PaLM, Falcon, GPT-J). `learned_positions` counts rows of a learned position table, and
-    without `rotary` queries and keys are not rotated (learned positions, ALiBi, relative biases, none at all). `tower_params` counts the
+    input (PaLM, Falcon, GPT-J). `learned_positions` counts rows of a learned position table, and without `rotary`
+    queries and keys are not rotated (learned positions, ALiBi, relative biases, none at all). `tower_params` counts the
     vision or audio tower beside the language model. `undescribed` names parameters that no layer describes, where there
     are some. `record` is the whole catalogue entry, for pages that show everything.
 
