@@ -450,12 +450,26 @@ def serving_step(calibration: Calibration, key: str, fit: Fit) -> Fit | None:
     return None if LOCAL_ENGINES.issuperset(native.sources) else native
 
 
+def undecided_stack(calibration: Calibration, key: str, stack: str) -> str | None:
+    """The class of wide weights that a decode stays on when a lever narrows them, where other engines than the stack's
+    measured dequantised ones on such devices, or nobody did; None where the class of dequantised weights speaks."""
+    phase, experts, weights, family = key.split("/")
+    before = stack.split("/")[2].removesuffix(" over stages")
+    if phase != "decode" or before != "native" or not weights.startswith("dequantised"):
+        return None
+    fit, up = calibration.step(key)
+    if not up and serving_step(calibration, key, fit) is None:
+        return None
+    over = " over stages" if weights.endswith(" over stages") else ""
+    return f"{phase}/{experts}/native{over}/{family}"
+
+
 def on_stack(key: str, stack: str) -> str:
     """The class of a step whose kernels run on the stack of another step, as after a lever.
 
     Classes of narrow and wide products can rest on measurements of different engines. A lever that narrows products
     does not change the engine, so it must neither gain nor lose what lies between two of them. A decode whose weights
-    are dequantised keeps its class: the same engines measured both.
+    are dequantised keeps its class where the same engines measured both (`undecided_stack` says where not).
     """
     phase, experts, weights, family = key.split("/")
     if phase == "train":

@@ -18,6 +18,7 @@ from app.domain.calibration import (
     serving_step,
     shares_of,
     step_class,
+    undecided_stack,
     waits_for_pieces,
 )
 from app.domain.lower_bound import Bound
@@ -55,12 +56,15 @@ def expected_time(
     """
     forecast = forecast_rows(bound, calibration)
     seconds, fits = forecast.seconds, forecast.fits
-    step = rows = serving = None
+    step = rows = serving = elsewhere = None
     if workload is None:
         middle = float(seconds.sum()) + float(bound.terms["imbalance"]) + float(bound.terms["sync"])
     else:
         key = step_class(bound.table, workload, bound.ceilings.family)
         key = on_stack(key, stack) if stack else key
+        wide = undecided_stack(calibration, key, stack) if stack else None
+        if wide is not None:
+            elsewhere, key = calibration.step(key)[0], wide
         step = calibration.step(key)
         serving = serving_step(calibration, key, step[0])
         rows = shares_of(bound.table, seconds, forecast.starting, workload)
@@ -102,6 +106,11 @@ def expected_time(
         low = max(min(low, combine(bound, rows, serving, workload) * serving.low / widening), floor)
         basis += " Only local engines were measured: the range reaches what serving engines get from wide weights."
     high = slow * fit.high * widening
+    if elsewhere is not None and workload is not None and rows is not None:
+        high = max(high, combine(bound, rows, elsewhere, workload) * elsewhere.high)
+        basis += (
+            " Nobody measured dequantised weights on this stack: the range reaches what other engines take for them."
+        )
     return Expected(time=middle, low=min(low, middle), high=max(high, middle), basis=basis)
 
 

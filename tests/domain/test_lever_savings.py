@@ -420,6 +420,7 @@ EXPERTS_TRAIN = Workload(
         ("qwen3-235b-a22b", EXPERTS_TRAIN, ("dropless-blocksparse", "hybridep")),
         # engines that dequantise are no reason to change the engine
         ("llama-3.1-8b", PREFILL, ("int4-marlin",)),
+        ("llama-3.1-70b", Workload(batch=64, context_len=4096, parallel=Parallel(tp=8)), ("int4-marlin",)),
         # fewer keys a query, or narrower ones, leave queries, heads and waves as they are
         ("llama-3.1-8b", replace(PREFILL, seq_len=4096), ("fp8-attn", "nsa-block-sparse")),
         ("llama-3.1-8b", DECODE, ("skip-softmax", "kv-2bit")),

@@ -112,8 +112,9 @@ PRECISION_LEVERS: tuple[Lever, ...] = (
         "fp8-gemm",
         "FP8 linear layers",
         "kernel",
-        "Weights and activations are stored and multiplied in fp8. Measured kernels take longer to start and fused"
-        " experts reach less of the peak: a small model, or experts with many tokens, may lose.",
+        "Weights and activations are stored and multiplied in fp8. Measured kernels take longer to start, fused"
+        " experts reach less of the peak, and training steps have more beside their products: a small model, long"
+        " sequences in training or experts with many tokens may lose.",
         first_of(activations_at_least(16), weights_at_least(8), needs_nvidia(89, also=OTHERS_WITH_FP8)),
         change=lambda s, _: s.with_dtypes(weights="fp8", activations="fp8", weights_bits=None),
         memory_lever="compress",
