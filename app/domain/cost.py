@@ -246,8 +246,9 @@ class CostTable:
         survive from one step to the next, unless all of a step's together fit into the cache: then none is counted.
         """
         streamed = self.streamed_bytes()
-        if self.stays_in(cache, streamed).any():
-            streamed = np.where(self.stays_in(cache, streamed), 0.0, streamed)
+        stays = self.stays_in(cache, streamed)
+        if stays.any():
+            streamed = np.where(stays, 0.0, streamed)
         return np.asarray(streamed + self.spilled_bytes(cache))
 
     def spilled_bytes(self, cache: Bytes = 0.0) -> Array:
