@@ -309,8 +309,10 @@ def modules_of(model: ModelSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def recomputed_rows(model: ModelSpec, workload: Workload, layers: list[Op]) -> list[Op]:
     """Forward rows of a step's layers that run again in the backward pass, each once."""
     modules = workload.recomputed & frozenset(modules_of(model)[0]) if workload.recomputed else frozenset()
+    if not modules:
+        return []
     tower = None if model.tower is None else f"{model.tower.modality} "
-    rows = []
+    rows: list[Op] = []
     for op in layers:
         beside = next((prefix for prefix in ("prediction ", tower) if prefix and op.base.startswith(prefix)), "")
         name = op.base.removeprefix(beside).removeprefix("encoder ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -59,24 +60,37 @@ def wire_bytes(
     only what must leave the node: each local rank owns 1/ranks_per_node of the array (F-10.3).
     `in_switch`: the scale-up switch reduces, so an all-reduce sends its array once instead of 2(n-1)/n times.
     """
+    if isinstance(ranks, float) and isinstance(ranks_per_node, float):
+        up, out = _shares_of_one(kind, ranks, ranks_per_node, in_switch)
+    else:
+        up, out = _wire_shares(kind, ranks, ranks_per_node, in_switch)
+    return {"scale_up": _plain(up * size), "scale_out": _plain(out * size)}
+
+
+def _wire_shares(kind: str, ranks: Grid, ranks_per_node: Grid, in_switch: bool) -> tuple[Grid, Grid]:
+    """What one rank sends on either tier, over the collective's size: the same whatever the size is."""
     local = np.minimum(ranks, ranks_per_node)
     nodes = np.ceil(np.asarray(ranks, dtype=np.float64) / np.maximum(ranks_per_node, 1))
-    up = wire_factor(kind, local) * size
+    up = wire_factor(kind, local)
     if in_switch and kind == "all_reduce":
-        up = np.where(np.asarray(local) > 1, np.minimum(up, size), 0.0)
+        up = np.where(np.asarray(local) > 1, np.minimum(up, 1.0), 0.0)
     if kind == "all_to_all":
         # every rank sends its 1/n share to each peer: the peers of its own node by one tier, the rest by the other
         total = np.maximum(ranks, 1.0)
-        up = size * (local - 1.0) / total
-        out = size * (total - local) / total
+        up, out = (local - 1.0) / total, (total - local) / total
     elif kind == "p2p":
-        out = np.where(nodes > 1, size, 0.0)
+        out = np.where(nodes > 1, 1.0, 0.0)
         up = np.where(nodes > 1, 0.0, up)
     elif kind == "broadcast":
-        out = np.where(nodes > 1, size / np.maximum(local, 1.0), 0.0)
+        out = np.where(nodes > 1, 1.0 / np.maximum(local, 1.0), 0.0)
     else:
-        out = wire_factor(kind, nodes) * size / np.maximum(local, 1.0)
-    return {"scale_up": _plain(up), "scale_out": _plain(out)}
+        out = wire_factor(kind, nodes) / np.maximum(local, 1.0)
+    return _plain(up), _plain(out)
+
+
+@lru_cache(maxsize=4096)  # a step has few groups and many exchanges
+def _shares_of_one(kind: str, ranks: float, ranks_per_node: float, in_switch: bool) -> tuple[Grid, Grid]:
+    return _wire_shares(kind, ranks, ranks_per_node, in_switch)
 
 
 def ring_steps(kind: str, ranks: int) -> int:
@@ -91,11 +105,22 @@ def far_hops(kind: str, ranks: Grid, ranks_per_node: Grid) -> Grid:
     A tree of nodes is log2 of them deep, and an all-reduce goes up and down again (F-10.2). In an all-to-all every pair
     sends at once, as kernels for few tokens do. 0 in one node.
     """
+    if isinstance(ranks, float) and isinstance(ranks_per_node, float):
+        return _hops_of_one(kind, ranks, ranks_per_node)
+    return _far_hops(kind, ranks, ranks_per_node)
+
+
+def _far_hops(kind: str, ranks: Grid, ranks_per_node: Grid) -> Grid:
     nodes = np.ceil(np.asarray(ranks, dtype=np.float64) / np.maximum(ranks_per_node, 1.0))
     depth = np.ceil(np.log2(np.maximum(nodes, 1.0)))
     if kind in ("all_to_all", "p2p"):
         return _plain(np.minimum(depth, 1.0))
     return _plain(depth * (2.0 if kind == "all_reduce" else 1.0))
+
+
+@lru_cache(maxsize=4096)
+def _hops_of_one(kind: str, ranks: float, ranks_per_node: float) -> Grid:
+    return _far_hops(kind, ranks, ranks_per_node)
 
 
 def near_turns(kind: str, ranks: Grid, ranks_per_node: Grid) -> Grid:
