@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -94,10 +94,46 @@ class StepRows:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Rows of one pass over the model (before the layers, of them, after them), and of its way back by whether
+    gradients are scattered for each micro-batch."""
+
+    forward: tuple[list[Op], list[Op], list[Op]]
+    backward: dict[bool, tuple[list[Op], list[Op], list[Op]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRows:
+    """What the steps of one path of levers share: whole steps by model and workload, passes by what they depend on.
+
+    Models are known by identity, so whoever holds it holds them too.
+    """
+
+    steps: dict[tuple[int, Workload], StepRows] = field(default_factory=dict)
+    passes: dict[tuple[object, ...], Passes] = field(default_factory=dict)
+
+
+def _pass_key(ctx: StepContext) -> tuple[object, ...]:
+    """What the rows of a pass depend on; not how much of it is kept, updated, scheduled or launched."""
+    w = ctx.workload
+    return (
+        id(ctx.model),
+        ctx.layout,
+        *(w.phase, w.batch, w.seq_len, w.context_len, w.dtypes, w.routing, w.dispatch),
+        *(w.visual_tokens, w.source_len, w.width, w.height, w.frames, w.prediction_modules),
+        *(w.parallel.micro_batches, w.parallel.sequence_parallel, w.parallel.context_exchange),
+    )
+
+
 def step_rows(
-    model: ModelSpec, workload: Workload, ranks_per_node: int, grid: Mapping[str, Any] | None = None
+    model: ModelSpec,
+    workload: Workload,
+    ranks_per_node: int,
+    grid: Mapping[str, Any] | None = None,
+    known: KnownRows | None = None,
 ) -> StepRows:
-    """The rows that `cost_table` starts from. Arguments and errors are its own."""
+    """The rows that `cost_table` starts from. Arguments and errors are its own; `known` serves and gains passes."""
     model.require_supported()
     check_inputs(model, workload)
     axes = _axes(model, workload, grid or {})
@@ -105,12 +141,19 @@ def step_rows(
         raise InvalidInput(("workload", "context_len"), "must be 0 in training: nothing is cached")
     layout = layout_of(model, workload, ranks_per_node, axes.pop("tp"))
     ctx = StepContext(model=model, workload=workload, layout=layout, **axes)
-    before, layers, after = _forward_rows(ctx)
-    layers += _hand_over(ctx)
-    rows = before + layers + after
+    passes = None if known is None else known.passes.get(_pass_key(ctx))
+    if passes is None:
+        passes = Passes(_forward_rows(ctx))
+        if known is not None:
+            known.passes[_pass_key(ctx)] = passes
+    before, layers, after = passes.forward
+    handed = _hand_over(ctx)
+    rows = [*before, *layers, *handed, *after]
     transfers = _host_transfers(ctx, rows) if workload.offload.any else []
     if ctx.training:
-        rows += _training_rows(ctx, before, layers, after)
+        rows += [recomputed(op) for op in recomputed_rows(model, workload, [*layers, *handed])]
+        rows += _way_back(ctx, passes, handed)
+        rows += _update_rows(ctx)
     return StepRows(ctx, (*_in_one_format(ctx, rows), *transfers), _assumptions(model, workload, layout))
 
 
@@ -306,11 +349,25 @@ def _source(ctx: StepContext) -> int:
     return source_tokens(ctx.model, ctx.workload)
 
 
-def _training_rows(ctx: StepContext, before: list[Op], layers: list[Op], after: list[Op]) -> list[Op]:
+def _way_back(ctx: StepContext, passes: Passes, handed: list[Op]) -> list[Op]:
+    """Rows of the backward pass, ends of the model first."""
+
+    def back(ops: list[Op]) -> list[Op]:
+        return [row for op in ops for row in backward_of(op, ctx)]
+
+    scattered = ctx.workload.parallel.zero_stage >= 2
+    found = passes.backward.get(scattered)
+    if found is None:
+        before, layers, after = passes.forward
+        found = passes.backward[scattered] = (back(before), back(layers), back(after))
+    before, layers, after = found
+    return [*after, *layers, *back(handed), *before]
+
+
+def _update_rows(ctx: StepContext) -> list[Op]:
+    """What follows the passes: the optimizer, and the exchange of gradients and parameters between replicas."""
     workload = ctx.workload
-    rows = [recomputed(op) for op in recomputed_rows(ctx.model, workload, layers)]
-    for op in (*after, *layers, *before):
-        rows += backward_of(op, ctx)
+    rows: list[Op] = []
     parameters = running_parameters(ctx.model, ctx.workload, ctx.layout)
     if isinstance(ctx.model.denoiser, DiffusionTransformer):
         # of several stored networks a step updates the one that it runs

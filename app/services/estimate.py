@@ -17,7 +17,6 @@ from app.domain.errors import InvalidInput, MissingFigure
 from app.domain.expected import Expected, expected_time
 from app.domain.hardware import HardwareProfile
 from app.domain.levers.base import (
-    KnownRows,
     Lever,
     LeverPath,
     LeverRequest,
@@ -44,6 +43,7 @@ from app.domain.model import ModelSpec
 from app.domain.overlap import OVERLAP_EFFICIENCY
 from app.domain.precision import PRECISIONS
 from app.domain.single_op import attention_table, collective_table, elementwise_table, gemm_table
+from app.domain.step import KnownRows
 from app.domain.workload import Workload
 from app.services.context import Context
 from app.services.contracts import AttentionBody, BoundRequest, CollectiveBody, GemmBody, OpRequest
@@ -57,7 +57,7 @@ class Worked:
     `stack` is the class of the first step, whose residual factor the others are forecast with.
     """
 
-    rows: KnownRows = field(default_factory=dict)
+    rows: KnownRows = field(default_factory=KnownRows)
     memory: dict[tuple[object, ...], MemoryUse] = field(default_factory=dict)
     stack: str = ""
 

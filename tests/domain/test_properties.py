@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from app.domain.expected import expected_time
 from app.domain.hardware import HardwareProfile, Link
 from app.domain.lower_bound import RESOURCES, Bound, ceilings, lower_bound
 from app.domain.model import ModelSpec
-from app.domain.step import cost_table
-from app.domain.workload import Dtypes, Parallel, Workload
+from app.domain.step import KnownRows, cost_table, step_rows
+from app.domain.workload import Dtypes, KvSettings, Offload, Parallel, Workload
 from tests.domain.architectures import ALL, DEEPSEEK_V3, H100, LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B, WINDOWED
 
 some = settings(max_examples=40, deadline=None, derandomize=True, database=None)
@@ -196,6 +196,44 @@ def test_axes_broadcast_against_each_other() -> None:
     sweep = lower_bound(cost_table(LLAMA3_8B, Workload(), grid=grid), ceilings(H100))
     assert sweep.overlapped.shape == (2, 3)
     assert float(sweep.overlapped[1, 2]) == overlapped(LLAMA3_8B, Workload(batch=8, context_len=5000))
+
+
+PASSES_LEAVE = {
+    "recompute": "full",
+    "recompute_modules": ("norms",),
+    "optimizer": "sgd",
+    "launch_mode": "eager",
+    "kv": KvSettings(page_tokens=1, shared_prefix_tokens=64),
+    "overlap": "tile",
+    "offload": Offload(activations=("layer",), optimizer=True, parameters=True),
+}
+LAYOUTS_LEAVE = {"zero_stage": 3, "virtual_stages": 2, "schedule": "dualpipe"}
+
+
+@pytest.mark.parametrize("model", [LLAMA3_8B, DEEPSEEK_V3, WINDOWED], ids=lambda model: model.id)
+def test_a_pass_is_known_by_all_that_its_rows_depend_on(model: ModelSpec) -> None:
+    """Steps that differ in anything else share its rows, and are what they are without sharing."""
+    layout = Parallel(tp=2, pp=2, dp=2, micro_batches=4)
+    start = Workload(phase="train", batch=2, seq_len=128, parallel=layout)
+    others = [replace(start, **{name: value}) for name, value in PASSES_LEAVE.items()]
+    others += [replace(start, parallel=replace(layout, **{name: value})) for name, value in LAYOUTS_LEAVE.items()]
+    others += [replace(start, dtypes=Dtypes(weights="fp8", activations="fp8")), replace(start, batch=3)]
+    known = KnownRows()
+    step_rows(model, start, 8, known=known)
+    for workload in others:
+        assert step_rows(model, workload, 8, known=known).rows == step_rows(model, workload, 8).rows, workload
+    # another precision, another batch, and DualPipe's two stages on a device
+    assert len(known.passes) == 1 + 3
+
+
+def test_every_part_of_a_workload_is_weighed_for_passes() -> None:
+    """Whoever adds a field decides whether rows of a pass depend on it: `_pass_key` has it, or it stands above."""
+    in_key = {"phase", "batch", "seq_len", "context_len", "dtypes", "parallel", "routing", "dispatch"}
+    in_key |= {"visual_tokens", "source_len", "width", "height", "frames", "prediction_modules"}
+    assert {field.name for field in fields(Workload)} == in_key | set(PASSES_LEAVE)
+    in_layout = {"tp", "pp", "dp", "cp", "ep", "etp", "nodes"}
+    in_key = {"micro_batches", "sequence_parallel", "context_exchange"}
+    assert {field.name for field in fields(Parallel)} == in_layout | in_key | set(LAYOUTS_LEAVE)
 
 
 @pytest.mark.parametrize("first", [5, 1])

@@ -19,7 +19,7 @@ from app.domain.errors import DomainError, InvalidInput
 from app.domain.hardware import DEFAULT_RANKS_PER_NODE
 from app.domain.memory import MemoryEdit
 from app.domain.model import ModelSpec
-from app.domain.step import StepRows, step_rows
+from app.domain.step import KnownRows, step_rows
 from app.domain.technique import Book, MemoryLever
 from app.domain.workload import Workload
 
@@ -30,10 +30,6 @@ RowEdit: TypeAlias = Callable[[list[Op], StepContext], list[Op]]
 
 TableEdit: TypeAlias = Callable[[CostTable], CostTable]
 """What belongs to no row: tokens that a step emits, and the wait for the pipeline."""
-
-
-KnownRows: TypeAlias = dict[tuple[int, Workload], StepRows]
-"""Rows by the identity of a model and by workload: for as long as whoever holds them also holds the models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +64,14 @@ class Scenario:
 
     def table(self, ranks_per_node: int) -> CostTable:
         """The rows of a step after the edits. Raises what `cost_table` raises."""
-        return tables((self,), ranks_per_node, {})[0]
+        return tables((self,), ranks_per_node, KnownRows())[0]
 
     def step(self, ranks_per_node: int, known: KnownRows) -> Step:
         """The rows of a step after the edits, before they are stacked. `known` gains those before the edits."""
         key = (id(self.model), graph_launched(self.workload))
-        rows = known.get(key)
+        rows = known.steps.get(key)
         if rows is None:
-            rows = known[key] = step_rows(self.model, self.workload, ranks_per_node)
+            rows = known.steps[key] = step_rows(self.model, self.workload, ranks_per_node, known=known)
         return rows.edited([edit.rows for edit in self.edits if edit.rows is not None])
 
     def edited_memory(self, objects: Mapping[str, float], workload: Workload) -> Mapping[str, float]:
