@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.domain.backward import FLASH_BACKWARD_EXECUTED
 from app.domain.blocks.attention import attended_pairs
-from app.domain.collectives import COLLECTIVES, far_hops, near_turns, wire_bytes
+from app.domain.collectives import COLLECTIVES, algorithm_costs, far_hops, near_turns, unavailable, wire_bytes
 from app.domain.cost import CostTable, Op
 from app.domain.errors import InvalidInput
 from app.domain.precision import precision
@@ -139,20 +139,31 @@ def elementwise_table(elements: float, reads: float, writes: float, dtype: str) 
     return CostTable.of([op], tokens=float(elements))
 
 
-def collective_table(kind: str, size: Bytes, ranks: int, ranks_per_node: int, in_switch: bool) -> CostTable:
-    """A collective of `size` bytes as nccl-tests counts it, by the algorithm that sends least (F-10.1, F-10.3).
+def collective_table(
+    kind: str, size: Bytes, ranks: int, ranks_per_node: int, in_switch: bool, algorithm: str | None = None
+) -> CostTable:
+    """A collective of `size` bytes as nccl-tests counts it, by one algorithm (F-10.2) or by the one that sends least
+    (F-10.1, F-10.3).
 
     `in_switch` is the caller's word on whether the scale-up switch reduces, whatever the profile says.
     """
     if kind not in COLLECTIVES:
         raise InvalidInput(("op", "kind"), f"unknown collective {kind!r}: use one of {', '.join(COLLECTIVES)}")
+    net = wire_bytes(kind, size, ranks, ranks_per_node, in_switch=in_switch)
+    hops, turns = (rule(kind, ranks, ranks_per_node) for rule in (far_hops, near_turns))
+    if algorithm is not None:
+        reason = unavailable(kind, algorithm, ranks, ranks_per_node, in_switch)
+        if reason is not None:
+            raise InvalidInput(("op", "algorithm"), reason)
+        messages, net = algorithm_costs(kind, algorithm, size, ranks, ranks_per_node)
+        hops, turns = float(messages.get("scale_out", 0)), float(messages.get("scale_up", 0))
     op = Op(
         kind,
         "op",
         "collective",
-        net=wire_bytes(kind, size, ranks, ranks_per_node, in_switch=in_switch),
-        hops=far_hops(kind, ranks, ranks_per_node),
-        turns=near_turns(kind, ranks, ranks_per_node),
+        net=net,
+        hops=hops,
+        turns=turns,
         formula="wire factor of the collective times its size",
     )
     return CostTable.of([op], tokens=1.0, devices=float(ranks))

@@ -372,7 +372,7 @@ def _op_table(request: OpRequest, hardware: HardwareProfile) -> CostTable:
             else op.in_switch_reduction
         )
         assert op.kind in COLLECTIVES
-        return collective_table(op.kind, op.bytes, op.ranks, per_node, in_switch)
+        return collective_table(op.kind, op.bytes, op.ranks, per_node, in_switch, op.algorithm)
     return elementwise_table(op.elements, op.reads, op.writes, op.dtype)
 
 

@@ -47,6 +47,20 @@ def test_values_that_may_lie_in_keys_are_said_to(client: TestClient) -> None:
         assert any(text.startswith(note) for text in answer["assumptions"]) is said
 
 
+def test_a_collective_by_itself_takes_the_algorithm_that_was_asked(client: TestClient) -> None:
+    """24 ranks on three nodes: a ring and a tree send everything at the slow link's pace, 50 GB/s one way."""
+    op = {"op": "collective", "kind": "all_reduce", "bytes": 3.3e7, "ranks": 24, "ranks_per_node": 8}
+    factors = {"ring": 2 * 23 / 24, "tree": 2.0, "hierarchical": 2 * 2 / 3 / 8}
+    for name, factor in factors.items():
+        body = {"hardware": "h100-sxm", "op": {**op, "algorithm": name}}
+        answer = client.post("/api/v1/estimates/op", json=body).json()
+        assert answer["bound_s"] == pytest.approx(factor * 3.3e7 / 50e9, rel=1e-9) or name == "hierarchical"
+        assert answer["bound_s"] >= factor * 3.3e7 / 50e9
+    body = {"hardware": "h100-sxm", "op": {**op, "kind": "all_to_all", "algorithm": "tree"}}
+    refused = client.post("/api/v1/estimates/op", json=body)
+    assert (refused.status_code, "no tree" in refused.text) == (422, True)
+
+
 def test_operations_add_up_to_the_totals(client: TestClient) -> None:
     workload = {"phase": "train", "batch": 2, "seq_len": 2048, "parallel": {"tp": 4}}
     answer = bound(client, workload=workload)
